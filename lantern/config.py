@@ -1,0 +1,184 @@
+"""Frozen configuration objects: what a model is (read from config.json) and how to decode.
+
+Knows no tensors. Every ``from_dict`` refuses unknown keys, so that a misspelt or foreign config
+file is noticed when it is read and not when an image looks wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def config_from_dict(cls, values: dict, *, where: str = "config"):
+    """Build the dataclass ``cls`` from ``values``; ValueError names unknown or missing keys."""
+    known = {field.name for field in dataclasses.fields(cls) if field.init}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(
+            f"{where}: unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}."
+        )
+    required = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    missing = sorted(required - set(values))
+    if missing:
+        raise ValueError(f"{where}: missing keys {', '.join(missing)}.")
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def read_json(path: Path) -> dict:
+    """The JSON object in ``path``; FileNotFoundError or ValueError says what is wrong with it."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing; restore it or download the model again.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); restore the file.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a JSON object.")
+    return values
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Target transformer in the LlamaGen family.
+
+    ``grid`` is the side of the token grid, ``prefix`` the number of condition slots in front of
+    the image tokens, ``caption_dim`` the width of the text encoder's output.
+    """
+
+    vocab_size: int
+    width: int
+    layers: int
+    heads: int
+    mlp_width: int
+    grid: int
+    prefix: int
+    caption_dim: int
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+
+    def __post_init__(self):
+        _require(
+            self.width % self.heads == 0 and self.head_dim % 4 == 0,
+            f"width {self.width} needs heads ({self.heads}) that split it into multiples of 4.",
+        )
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def image_tokens(self) -> int:
+        return self.grid * self.grid
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """EAGLE drafter: ``layers`` decoder layers behind ``fc([embedding; hidden])``."""
+
+    layers: int = 1
+    heads: int = 5
+    mlp_width: int = 864
+    norm_eps: float = 1e-6
+    fc_bias: bool = True
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    """VQ tokenizer of LlamaGen's kind.
+
+    ``patch_size`` > 1 folds patches of pixels into channels before the first convolution, which
+    is what makes a tokenizer affordable on a CPU; the official models use 1.
+    """
+
+    codebook_size: int = 16384
+    codebook_dim: int = 8
+    base_width: int = 128
+    channel_multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)
+    z_channels: int = 256
+    res_blocks: int = 2
+    patch_size: int = 1
+    norm_groups: int = 32
+
+    @property
+    def downsample(self) -> int:
+        """Pixels per token along one side."""
+        return self.patch_size * 2 ** (len(self.channel_multipliers) - 1)
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """EAGLE-2 draft tree: at most ``nodes`` nodes verified at once (root included), ``depth``
+    drafted levels, ``branch`` candidates kept per level. ``nodes`` = 1 is plain AR decoding."""
+
+    nodes: int = 12
+    depth: int = 4
+    branch: int = 4
+
+    def __post_init__(self):
+        for name, low, high in (("nodes", 1, 64), ("depth", 1, 16), ("branch", 1, 32)):
+            value = getattr(self, name)
+            _require(
+                isinstance(value, int) and low <= value <= high,
+                f"{name} must be a whole number from {low} to {high}, not {value!r}.",
+            )
+
+
+MODES = ("ar", "eagle2", "lantern")
+MAX_SEED = 2**32 - 1
+MAX_K = 1000
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """Everything that determines the tokens besides model and prompt.
+
+    temperature 0 is greedy decoding; ``top_k`` 0 and ``top_p`` 1 switch the filters off. ``k`` and
+    ``delta`` belong to LANTERN and are ignored by the other modes.
+    """
+
+    mode: str = "lantern"
+    seed: int = 0
+    k: int = 100
+    delta: float = 0.2
+    temperature: float = 1.0
+    cfg: float = 2.0
+    top_k: int = 1000
+    top_p: float = 1.0
+    rule: str = "tvd"
+    tree: TreeShape = TreeShape()
+
+    def __post_init__(self):
+        _require(self.mode in MODES, f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
+        _require(
+            isinstance(self.seed, int) and 0 <= self.seed <= MAX_SEED,
+            f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed!r}.",
+        )
+        _require(
+            isinstance(self.k, int) and 0 <= self.k <= MAX_K,
+            f"k must be a whole number from 0 to {MAX_K}, not {self.k!r}.",
+        )
+        _require(isinstance(self.top_k, int) and self.top_k >= 0, f"top-k must be 0 (off) or a positive whole number, not {self.top_k!r}.")
+        for name, low, high in (("delta", 0, 1), ("temperature", 0, 10), ("cfg", 0, 20), ("top_p", 0, 1)):
+            value = getattr(self, name)
+            _require(
+                isinstance(value, int | float) and math.isfinite(value) and low <= value <= high,
+                f"{name} must be a number from {low} to {high}, not {value!r}.",
+            )
+        _require(self.top_p > 0, "top_p must be above 0; use 1 to switch the filter off.")
+
+    def to_dict(self) -> dict:
+        values = dataclasses.asdict(self)
+        return values | values.pop("tree")
