@@ -1,0 +1,143 @@
+"""Acceptance rules and the batched verdict over a draft tree.
+
+A rule only says which neighbours may stand in for a candidate: A(c), a prefix of its nearest
+codes, as a function of probabilities. Trees, noise and bookkeeping are ``review``'s business.
+
+With shared noise the target's own choice y at a node is known. Children are tried in draft order;
+a child c is accepted iff y is c or in A(c), where A(c) is found in what the refused siblings left
+of the distribution: their {c'} + A(c') removed, the rest renormalised. At temperature 0 a child is
+accepted iff p(c) + p(A(c)) >= max p and the longest accepted path wins.
+LANTERN: arXiv 2410.03355; EAGLE-2: arXiv 2406.16858.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lantern.config import DecodeOptions
+from lantern.tree import DraftTree
+
+
+class AcceptanceRule(Protocol):
+    """``k``: how many nearest codes are looked at; 0 means none ever stands in."""
+
+    k: int
+
+    def members(self, own: Tensor, near: Tensor) -> Tensor:
+        """Which neighbours form A(c): bool [M, k].
+
+        own [M]: probability of each candidate; near [M, k]: probabilities of its nearest codes,
+        nearest first; both under what is left of the target distribution.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The target's choice or nothing: lossless."""
+
+    k: int = 0
+
+    def members(self, own: Tensor, near: Tensor) -> Tensor:
+        return torch.zeros_like(near, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Lantern:
+    """The longest prefix of the k nearest codes whose probability sums to at most ``delta``.
+    Moving that mass onto the candidate changes the distribution by exactly it in total variation,
+    so TVD <= delta per candidate."""
+
+    k: int
+    delta: float
+
+    def members(self, own: Tensor, near: Tensor) -> Tensor:
+        return near.cumsum(-1) <= self.delta
+
+
+# name -> constructor from (k, delta); a new rule is one dataclass above and one line here.
+RULES = {"tvd": Lantern}
+
+
+def rule_for(options: DecodeOptions) -> AcceptanceRule:
+    """The rule a mode uses. k = 0 and delta = 0 are the exact rule, token for token: without that,
+    neighbours of zero probability would count as members."""
+    if options.rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, not {options.rule!r}.")
+    if options.mode != "lantern" or options.k == 0 or options.delta == 0:
+        return Exact()
+    return RULES[options.rule](options.k, options.delta)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Per node: ``accept`` bool [N] (taken if its parent is reached; the root is False) and
+    ``mass`` [N], the probability of A(c) when the node was tried."""
+
+    accept: Tensor
+    mass: Tensor
+
+
+def review(
+    tree: DraftTree,
+    probs: Tensor,
+    choices: Tensor,
+    rule: AcceptanceRule,
+    neighbours: Tensor | None,
+    greedy: bool,
+) -> Verdict:
+    """Judge every node of the tree at once.
+
+    probs [N, V]: target distribution after each node; choices int64 [N]: the target's choice
+    there; neighbours int32 [V, K]: nearest codes, nearest first (unused by the exact rule).
+    """
+    if rule.k == 0:
+        accept = tree.tokens == choices[tree.parent]
+        accept[0] = False
+        return Verdict(accept, torch.zeros_like(tree.score))
+    if greedy:
+        return _review_greedy(tree, probs, rule, neighbours)
+    return _review_sampled(tree, probs, choices, rule, neighbours)
+
+
+def _review_greedy(tree, probs, rule, neighbours) -> Verdict:
+    p = probs[tree.parent]
+    own = p.gather(1, tree.tokens[:, None])[:, 0]
+    near = p.gather(1, neighbours[tree.tokens, : rule.k].long())
+    mass = (near * rule.members(own, near)).sum(-1)
+    accept = own + mass >= p.amax(-1)
+    accept[0] = False
+    return Verdict(accept, mass)
+
+
+def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
+    n = len(tree)
+    accept = torch.zeros(n + 1, dtype=torch.bool, device=probs.device)  # slot n takes the padding
+    mass = torch.zeros(n + 1, device=probs.device)
+    left = probs.clone()
+    remaining = torch.ones(n, 1, device=probs.device)
+    done = torch.zeros(n, dtype=torch.bool, device=probs.device)
+    for child in tree.children.unbind(1):  # one child of every node at a time, in draft order
+        exists = child >= 0
+        code = tree.tokens[child.clamp(min=0)]
+        near_codes = neighbours[code, : rule.k].long()
+        scale = remaining.clamp(min=1e-12)
+        own = left.gather(1, code[:, None])
+        near = left.gather(1, near_codes)
+        members = rule.members(own[:, 0] / scale[:, 0], near / scale) & exists[:, None]
+        relaxed = (near * members).sum(-1, keepdim=True)
+        hit = (code == choices) | ((near_codes == choices[:, None]) & members).any(-1)
+        taken = hit & exists & ~done
+        done = done | taken
+        slot = torch.where(exists, child, n)
+        accept[slot] = taken
+        mass[slot] = (relaxed / scale)[:, 0]
+        # Refused: its mass and that of A(c) leave the distribution.
+        left.scatter_(1, near_codes, near.masked_fill(members, 0))
+        left.scatter_(1, code[:, None], own.masked_fill(exists[:, None], 0))
+        remaining = remaining - torch.where(exists[:, None], own + relaxed, 0)
+    return Verdict(accept[:n], mass[:n])

@@ -1,0 +1,52 @@
+"""Static key/value cache: one tensor for all layers. Knows nothing of tokens or masks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values ``kv`` [layers, 2, batch, heads, slots, head_dim]; slots [0, length) hold
+    committed rows. ``length`` is a host integer that only the decoder advances."""
+
+    def __init__(
+        self,
+        layers: int,
+        batch: int,
+        heads: int,
+        slots: int,
+        head_dim: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        self.kv = torch.zeros(layers, 2, batch, heads, slots, head_dim, device=device, dtype=dtype)
+        self.length = 0
+
+    @property
+    def slots(self) -> int:
+        return self.kv.shape[4]
+
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store k, v [batch, heads, T, head_dim] at slots start.. and return all rows up to
+        start + T, [batch, heads, start + T, head_dim] each."""
+        end = start + k.shape[2]
+        assert end <= self.slots, f"cache of {self.slots} slots cannot take rows up to {end}"
+        keys, values = self.kv[layer]
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        return keys[:, :, :end], values[:, :, :end]
+
+    def keep(self, base: int, path: list[int]) -> None:
+        """Move rows base + path[j] to base + j in every layer and commit them."""
+        moved = [(j, p) for j, p in enumerate(path) if j != p]
+        if moved:
+            start = base + moved[0][0]
+            source = torch.tensor([base + p for _, p in moved], device=self.kv.device)
+            self.kv[..., start : start + len(moved), :] = self.kv.index_select(4, source)
+        self.length = base + len(path)
+
+    def reset(self) -> None:
+        """Forget all rows; later writes overwrite the old values."""
+        self.length = 0

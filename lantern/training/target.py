@@ -1,0 +1,144 @@
+"""Train the target transformer on pre-encoded scenes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lantern.config import ModelConfig
+from lantern.models.llamagen import Transformer
+from lantern.training.loop import Budget, Optimisation, Run, autocast
+from lantern.training.shards import Batch, Shard, Shards
+
+EMOJI_TARGET = ModelConfig(
+    vocab_size=4096,
+    width=384,
+    layers=10,
+    heads=6,
+    mlp_width=1024,
+    grid=16,
+    prefix=24,
+    caption_dim=384,
+)
+CAPTION_DROP = 0.1
+
+
+def initialise(model: Transformer) -> None:
+    """Normal(0, 0.02); projections that write to the residual stream start smaller."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and "uncond" not in name:
+            nn.init.normal_(parameter, std=0.02)
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            parameter.data.div_((2 * model.config.layers) ** 0.5)
+
+
+def training_mask(valid: Tensor, length: int) -> Tensor:
+    """Boolean mask [B, 1, S, S], S = P + length: causal, padded slots hidden. A padded query sees
+    itself, which keeps its softmax finite; no valid row ever looks at it."""
+    b, p = valid.shape
+    s = p + length
+    keys = torch.cat([valid, valid.new_ones(b, length)], 1)
+    causal = torch.ones(s, s, dtype=torch.bool, device=valid.device).tril()
+    diagonal = torch.eye(s, dtype=torch.bool, device=valid.device)
+    return ((causal & keys[:, None]) | diagonal)[:, None]
+
+
+def drop_captions(model: Transformer, batch: Batch, share: float) -> Tensor:
+    """Captions [B, P, d] with a random share of rows replaced by the unconditional caption."""
+    drop = torch.rand(len(batch.tokens), device=batch.captions.device) < share
+    return torch.where(drop[:, None, None], model.caption.uncond, batch.captions)
+
+
+def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: Tensor) -> Tensor:
+    """Teacher-forced hidden states [B, P + T - 1, W]; row P - 1 + i predicts token i."""
+    prefix = model.caption(captions)
+    x = torch.cat([prefix, model.embedding(tokens[:, :-1])], dim=1)
+    mask = training_mask(valid, tokens.shape[1] - 1)
+    return model(x, slice(0, x.shape[1]), mask)
+
+
+def next_token_loss(model: Transformer, batch: Batch, drop: float = 0.0) -> Tensor:
+    """Mean cross-entropy in nats over all image tokens."""
+    captions = drop_captions(model, batch, drop)
+    hidden = forward_tokens(model, captions, batch.valid, batch.tokens)
+    logits = model.head(hidden[:, model.config.prefix - 1 :])
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch.tokens.flatten())
+
+
+def train_target(
+    shards: Shards,
+    held_out: Shard,
+    folder: Path,
+    out: Path,
+    budget: Budget,
+    *,
+    config: ModelConfig = EMOJI_TARGET,
+    batch_size: int = 16,
+    lr: float = 1.2e-3,
+    seed: int = 0,
+    init: Path | None = None,
+    sample=None,
+) -> None:
+    """Train (or resume) in ``folder``; ``init`` starts from exported weights; ``sample`` is called
+    as sample(model, step) now and then with the averaged weights."""
+    torch.manual_seed(seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = Transformer(config).to(device)
+    initialise(model)
+    if init:
+        from lantern.checkpoints import load_weights
+
+        load_weights(model, init / "model.safetensors")
+    run = Run(
+        folder,
+        model,
+        budget,
+        Optimisation(lr=lr, weight_decay=0.05, warmup=100, report_every=20),
+        config={"model": asdict(config), "lr": lr, "batch": batch_size, "seed": seed},
+    )
+    prefix = config.prefix
+
+    def report(values: dict) -> None:
+        if run.step % 100 == 0:
+            with run.averaged(), torch.no_grad(), autocast(device):
+                losses = [
+                    next_token_loss(model, _to(held_out.batch(i, prefix), device))
+                    for i in torch.arange(len(held_out)).split(16)
+                ]
+            values["held_out"] = round(float(torch.stack(losses).mean()), 4)
+            export(run, model, out)
+        if sample and run.step % 400 == 0:
+            with run.averaged():
+                sample(model, run.step)
+
+    per_shard = shards.size // batch_size
+    order, epoch = None, -1
+    for step in run.steps(report):
+        if step // per_shard != epoch:
+            epoch = step // per_shard
+            order = torch.randperm(shards.size, generator=torch.Generator().manual_seed(epoch))
+        index = order[(step % per_shard) * batch_size :][:batch_size]
+        batch = _to(shards.get(epoch).batch(index, prefix), device)
+        with autocast(device):
+            loss = next_token_loss(model, batch, CAPTION_DROP)
+        run.update(loss)
+    export(run, model, out)
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    return replace(batch, **{name: value.to(device) for name, value in vars(batch).items()})
+
+
+def export(run: Run, model: Transformer, out: Path) -> None:
+    """Write the averaged weights in fp16 with their config."""
+    out.mkdir(parents=True, exist_ok=True)
+    with run.averaged():
+        weights = {n: w.half().contiguous().clone() for n, w in model.state_dict().items()}
+    save_file(weights, out / "model.safetensors")
+    (out / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
