@@ -1,8 +1,8 @@
 """Relaxed speculative decoding for visual autoregressive models.
 
-    import lantern
-    pipeline = lantern.load("emoji-128")
-    trace, image = pipeline.generate("a red apple on the grass", mode="lantern", seed=7)
+import lantern
+pipeline = lantern.load("emoji-128")
+trace, image = pipeline.generate("a red apple on the grass", mode="lantern", seed=7)
 """
 
 from lantern.config import DecodeOptions, TreeShape

@@ -92,7 +92,9 @@ def load_weights(module: nn.Module, file: Path) -> None:
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ValueError(f"{file} does not fit its config: {problems[0]}{more}; is it the right file?")
+        raise ValueError(
+            f"{file} does not fit its config: {problems[0]}{more}; is it the right file?"
+        )
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(state[name])

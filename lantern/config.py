@@ -37,7 +37,9 @@ def read_json(path: Path) -> dict:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing; restore it or download the model again.") from None
+        raise FileNotFoundError(
+            f"{path} is missing; restore it or download the model again."
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); restore the file.") from None
     if not isinstance(values, dict):
@@ -170,8 +172,16 @@ class DecodeOptions:
             isinstance(self.k, int) and 0 <= self.k <= MAX_K,
             f"k must be a whole number from 0 to {MAX_K}, not {self.k!r}.",
         )
-        _require(isinstance(self.top_k, int) and self.top_k >= 0, f"top-k must be 0 (off) or a positive whole number, not {self.top_k!r}.")
-        for name, low, high in (("delta", 0, 1), ("temperature", 0, 10), ("cfg", 0, 20), ("top_p", 0, 1)):
+        _require(
+            isinstance(self.top_k, int) and self.top_k >= 0,
+            f"top-k must be 0 (off) or a positive whole number, not {self.top_k!r}.",
+        )
+        for name, low, high in (
+            ("delta", 0, 1),
+            ("temperature", 0, 10),
+            ("cfg", 0, 20),
+            ("top_p", 0, 1),
+        ):
             value = getattr(self, name)
             _require(
                 isinstance(value, int | float) and math.isfinite(value) and low <= value <= high,

@@ -72,9 +72,13 @@ class _Request:
         self.shape = options.tree
         self.drafting = options.mode != "ar" and self.shape.nodes > 1
         if self.drafting and self.drafter is None:
-            raise ValueError(f"mode {options.mode} needs a drafter and this model has none; use ar.")
+            raise ValueError(
+                f"mode {options.mode} needs a drafter and this model has none; use ar."
+            )
         if self.rule.k and self.neighbours is None:
-            raise ValueError(f"mode {options.mode} needs a neighbour table and this model has none.")
+            raise ValueError(
+                f"mode {options.mode} needs a neighbour table and this model has none."
+            )
         config = self.target.config
         weight = self.target.head.weight
         self.device, self.watch = weight.device, Stopwatch(weight.device)

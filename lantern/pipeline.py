@@ -97,6 +97,15 @@ class Pipeline:
         """This model's default options with ``changes``."""
         return self.info.options(**changes)
 
+    def warm_up(self) -> None:
+        """A few steps of every kind, so that no run pays for first-use set-up."""
+        for mode in ("ar", "lantern"):
+            stream = self.stream("warm-up", self.options(mode=mode))
+            for _ in range(3):
+                next(stream)
+            stream.close()
+        self.image([0])
+
     def stream(
         self, prompt: str, options: DecodeOptions, trace: DecodeTrace | None = None
     ) -> Iterator[StepEvent]:
@@ -176,7 +185,9 @@ def load(name: str = "emoji-128", device: str = "auto") -> Pipeline:
 
 
 def _config(cls, folder: Path):
-    return config_from_dict(cls, read_json(folder / "config.json"), where=str(folder / "config.json"))
+    return config_from_dict(
+        cls, read_json(folder / "config.json"), where=str(folder / "config.json")
+    )
 
 
 def _module(module, folder: Path, device: torch.device):

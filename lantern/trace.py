@@ -196,7 +196,9 @@ class DecodeTrace:
                 values["image_sha256"],
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a trace of this program: {error!r} is missing or wrong.") from None
+            raise ValueError(
+                f"not a trace of this program: {error!r} is missing or wrong."
+            ) from None
 
     @classmethod
     def from_json(cls, text: str) -> DecodeTrace:

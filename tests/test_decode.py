@@ -63,7 +63,9 @@ def test_eagle2_draws_ars_tokens(decoder, temperature, tree):
         assert len(tokens_of(ar)) == len(ar) == TINY.image_tokens
 
 
-@pytest.mark.parametrize("top_k, top_p, cfg", [(5, 1.0, 2.0), (0, 0.7, 0.0), (1, 1.0, 7.5), (9, 0.5, 1.0)])
+@pytest.mark.parametrize(
+    "top_k, top_p, cfg", [(5, 1.0, 2.0), (0, 0.7, 0.0), (1, 1.0, 7.5), (9, 0.5, 1.0)]
+)
 def test_eagle2_is_lossless_under_filters(decoder, top_k, top_p, cfg):
     options = dict(top_k=top_k, top_p=top_p, cfg=cfg, seed=3)
     ar, eagle = decode(decoder, "ar", **options), decode(decoder, "eagle2", **options)
@@ -98,7 +100,9 @@ def test_lantern_follows_ar_until_its_first_relaxed_token(temperature):
         decoder = make_decoder(seed, sharpness=2.0)
         options = dict(seed=seed, temperature=temperature)
         ar = tokens_of(decode(decoder, "ar", **options))
-        events = [t for e in decode(decoder, "lantern", k=30, delta=0.5, **options) for t in e.tokens]
+        events = [
+            t for e in decode(decoder, "lantern", k=30, delta=0.5, **options) for t in e.tokens
+        ]
         first = next((t.position for t in events if t.kind == RELAXED), len(ar))
         assert [t.token for t in events[:first]] == ar[:first]
         if first < len(ar):

@@ -137,7 +137,9 @@ class Transformer(nn.Module):
     def prefix(self, caption: Tensor) -> Tensor:
         """Caption vectors [P, caption_dim] (zeros where padded) -> embedded rows [2, P, W], the
         conditional row first."""
-        return self.caption(torch.stack([caption.to(self.caption.uncond.dtype), self.caption.uncond]))
+        return self.caption(
+            torch.stack([caption.to(self.caption.uncond.dtype), self.caption.uncond])
+        )
 
     def forward(
         self,

@@ -170,7 +170,7 @@ _PLACE_PAINTERS = {
 
 
 def background_phrase(name: str, rng: np.random.Generator | None = None) -> str:
-    """"on a red background" or a phrase for a place; without ``rng`` the usual one."""
+    """ "on a red background" or a phrase for a place; without ``rng`` the usual one."""
     if name in COLOURS:
         article = "an" if name == "orange" else "a"
         phrases = (f"on {article} {name} background", f"on {name}", f"with a {name} background")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lantern.checkpoints import load_weights
 from lantern.config import ModelConfig
 from lantern.models.llamagen import Transformer
 from lantern.training.loop import Budget, Optimisation, Run, autocast
@@ -39,14 +40,16 @@ def initialise(model: Transformer) -> None:
 
 
 def training_mask(valid: Tensor, length: int) -> Tensor:
-    """Boolean mask [B, 1, S, S], S = P + length: causal, padded slots hidden. A padded query sees
-    itself, which keeps its softmax finite; no valid row ever looks at it."""
+    """Boolean mask [B, 1, S, S], S = P + length, that allows what decoding allows.
+
+    Valid rows look back at valid rows. A padded row looks at padded rows up to itself and valid
+    rows after it, as ``prefix_mask`` works out in fp32; the drafter reads those rows.
+    """
     b, p = valid.shape
     s = p + length
-    keys = torch.cat([valid, valid.new_ones(b, length)], 1)
+    keys = torch.cat([valid, valid.new_ones(b, length)], 1)[:, None]
     causal = torch.ones(s, s, dtype=torch.bool, device=valid.device).tril()
-    diagonal = torch.eye(s, dtype=torch.bool, device=valid.device)
-    return ((causal & keys[:, None]) | diagonal)[:, None]
+    return torch.where(keys.mT, causal & keys, causal ^ keys)[:, None]
 
 
 def drop_captions(model: Transformer, batch: Batch, share: float) -> Tensor:
@@ -92,8 +95,6 @@ def train_target(
     model = Transformer(config).to(device)
     initialise(model)
     if init:
-        from lantern.checkpoints import load_weights
-
         load_weights(model, init / "model.safetensors")
     run = Run(
         folder,

