@@ -33,11 +33,13 @@ CONCEPTS_FILE = Path(__file__).with_name("concepts.txt")
 
 @dataclass(frozen=True)
 class Concept:
-    """Something the model is taught: caption name, other words for it, emojibase label."""
+    """Something the model is taught: caption name, emojibase label, other words for it, and
+    whether it belongs to the core."""
 
     name: str
     label: str
     synonyms: tuple[str, ...] = ()
+    core: bool = False
 
 
 @dataclass
@@ -53,16 +55,19 @@ class Art:
         self.index = {pair: i for i, pair in enumerate(zip(self.labels, self.styles, strict=True))}
 
 
-def read_concepts(path: Path = CONCEPTS_FILE) -> list[Concept]:
-    """The concepts of ``concepts.txt``, in file order."""
+def read_concepts(core_only: bool = False, path: Path = CONCEPTS_FILE) -> list[Concept]:
+    """The concepts of ``concepts.txt``, in file order; ``core_only`` for the starred ones."""
     concepts = []
     for line in path.read_text(encoding="utf-8").splitlines():
         line = line.split("#")[0].strip()
         if not line:
             continue
+        core, line = line.startswith("*"), line.lstrip("* ")
+        if core_only and not core:
+            continue
         head, *synonyms = (part.strip() for part in line.split("|"))
         label, _, name = (part.strip() for part in head.partition("="))
-        concepts.append(Concept(name or label, label, tuple(synonyms)))
+        concepts.append(Concept(name or label, label, tuple(synonyms), core))
     return concepts
 
 

@@ -41,6 +41,24 @@ def add_commands(commands) -> None:
     p.set_defaults(run=train_drafter)
     _common(p, "drafter")
 
+    p = add("evaluate", help="measure all gates on held-out captions and seeds")
+    p.add_argument("--images", type=int, default=200, help="images per mode")
+    p.add_argument(
+        "--judge", type=Path, default=Path("runs/judge"), help="judge, trained if absent"
+    )
+    p.add_argument("--judge-steps", type=int, default=1500)
+    p.add_argument("--out", type=Path, default=Path("runs/evaluation"))
+    _data_options(p)
+    p.set_defaults(run=evaluate_model)
+    _common(p)
+
+    p = add("samples", help="draw a sheet of unselected samples, a prompt a row")
+    p.add_argument("--seeds", type=int, default=8)
+    p.add_argument("--prompts", nargs="*", help="default: the model's examples")
+    p.add_argument("--out", type=Path, default=Path("runs/samples.png"))
+    p.set_defaults(run=samples)
+    _common(p)
+
 
 def _common(p: argparse.ArgumentParser, part: str | None = None) -> None:
     p.add_argument("--art", type=Path, default=Path("data/art.npz"))
@@ -54,6 +72,7 @@ def _common(p: argparse.ArgumentParser, part: str | None = None) -> None:
 
 
 def _data_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--core", action="store_true", help="only the starred concepts")
     p.add_argument("--shards", type=int, default=4, help="number of pre-encoded shards")
     p.add_argument("--shard-size", type=int, default=8000, help="samples in each")
     p.add_argument("--data", type=Path, default=Path("runs/shards"), help="where shards are kept")
@@ -97,6 +116,7 @@ def train_tokenizer(args) -> None:
 def _shards(args, art):
     """Training shards on demand and the held-out shard (unseen pairs)."""
     from lantern.models.text import TextEncoder
+    from lantern.training.art import read_concepts
     from lantern.training.data import Jitter
     from lantern.training.shards import Shards, make_shard
     from lantern.training.target import EMOJI_TARGET
@@ -104,17 +124,18 @@ def _shards(args, art):
 
     vq = load_tokenizer(args.model_dir / "tokenizer")
     text = TextEncoder(args.model_dir / "text", EMOJI_TARGET.prefix)
+    concepts = read_concepts(core_only=args.core)
     jitter = Jitter(args.smallest, args.largest, args.shift)
     print("encoding samples ...", flush=True)
     shards = Shards(
         args.data,
-        lambda size, number: make_shard(art, vq, text, size, (args.seed, number), jitter),
+        lambda size, number: make_shard(art, concepts, vq, text, size, (args.seed, number), jitter),
         args.shards,
         args.shard_size,
     )
     held_out = Shards(
         args.data / "held-out",
-        lambda size, _: make_shard(art, vq, text, size, 999_983, jitter, held_out=True),
+        lambda size, _: make_shard(art, concepts, vq, text, size, 999_983, jitter, held_out=True),
         1,
         128,
     ).get(0)
@@ -145,3 +166,36 @@ def train_drafter(args) -> None:
         budget, config=config, cfg=args.cfg, batch_size=args.batch, lr=args.lr, seed=args.seed,
         init=args.init,
     )  # fmt: skip
+
+
+def evaluate_model(args) -> None:
+    import torch
+
+    from lantern.pipeline import Pipeline
+    from lantern.training import evaluate
+    from lantern.training.art import load_art, read_concepts
+    from lantern.training.judge import train_judge
+    from lantern.training.loop import Budget
+
+    torch.set_num_threads(args.threads)
+    art, concepts = load_art(args.art), read_concepts(core_only=args.core)
+    shards, held_out = _shards(args, art)
+    judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
+    pipeline = Pipeline.load("emoji-128", "cpu")
+    figures = evaluate.evaluate(
+        pipeline, art, concepts, judge, shards.get(0), held_out, args.images, args.out
+    )
+    print(evaluate.to_markdown(figures))
+
+
+def samples(args) -> None:
+    import torch
+
+    from lantern.pipeline import Pipeline
+    from lantern.training.evaluate import sample_grid
+
+    torch.set_num_threads(args.threads)
+    pipeline = Pipeline.load("emoji-128", "cpu")
+    prompts = args.prompts or list(pipeline.info.examples)
+    sample_grid(pipeline, prompts, args.seeds).save(args.out)
+    print(f"{len(prompts)} prompts x {args.seeds} seeds in {args.out}")

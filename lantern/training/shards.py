@@ -17,7 +17,7 @@ from torch import Tensor
 from lantern.models.text import TextEncoder
 from lantern.models.vq import VQModel
 from lantern.training import data
-from lantern.training.art import Art, read_concepts
+from lantern.training.art import Art, Concept
 from lantern.training.loop import autocast
 from lantern.training.tokenizer import to_tensor
 
@@ -54,11 +54,17 @@ class Shard:
 
 
 def make_shard(
-    art: Art, vq: VQModel, text: TextEncoder, count: int, seed, jitter: data.Jitter, held_out=False
+    art: Art,
+    concepts: list[Concept],
+    vq: VQModel,
+    text: TextEncoder,
+    count: int,
+    seed,
+    jitter: data.Jitter,
+    held_out: bool = False,
 ) -> Shard:
     """Render and encode ``count`` samples; ``held_out`` draws only held-out pairs."""
     rng = np.random.default_rng(seed)
-    concepts = read_concepts()
     tokens, vectors = [], []
     for start in range(0, count, 32):
         images, captions = [], []

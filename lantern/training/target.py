@@ -42,14 +42,16 @@ def initialise(model: Transformer) -> None:
 def training_mask(valid: Tensor, length: int) -> Tensor:
     """Boolean mask [B, 1, S, S], S = P + length, that allows what decoding allows.
 
-    Valid rows look back at valid rows. A padded row looks at padded rows up to itself and valid
-    rows after it, as ``prefix_mask`` works out in fp32; the drafter reads those rows.
+    Valid rows look back at valid rows. A padded row looks at padded slots up to itself and valid
+    slots after it, as ``prefix_mask`` works out in fp32; the drafter reads those rows.
     """
     b, p = valid.shape
     s = p + length
     keys = torch.cat([valid, valid.new_ones(b, length)], 1)[:, None]
     causal = torch.ones(s, s, dtype=torch.bool, device=valid.device).tril()
-    return torch.where(keys.mT, causal & keys, causal ^ keys)[:, None]
+    mask = torch.where(keys.mT, causal & keys, causal ^ keys)
+    mask[:, :p, p:] = False
+    return mask[:, None]
 
 
 def drop_captions(model: Transformer, batch: Batch, share: float) -> Tensor:

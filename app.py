@@ -1,0 +1,34 @@
+"""Start the demo: python app.py. Environment first, since libraries read it when imported."""
+
+import os
+import tempfile
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GRADIO_TEMP_DIR", tempfile.mkdtemp(prefix="lantern-"))
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import sys  # noqa: E402
+
+from app.studio import Studio  # noqa: E402
+from app.ui import build_demo, launch_options  # noqa: E402
+from lantern.pipeline import Pipeline  # noqa: E402
+from lantern.runtime import set_threads  # noqa: E402
+
+
+def main() -> int:
+    """Load the model, warm it up, serve until interrupted."""
+    set_threads()
+    try:
+        pipeline = Pipeline.load(os.environ.get("LANTERN_MODEL", "emoji-128"))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"app.py: {error}", file=sys.stderr)
+        return 2
+    pipeline.warm_up()
+    build_demo(Studio(pipeline)).launch(**launch_options())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

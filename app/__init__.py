@@ -1,0 +1,1 @@
+"""The Gradio app: knows traces and parameters, never tensors."""

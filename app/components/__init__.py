@@ -1,0 +1,1 @@
+"""Browser components: gr.HTML subclasses with their script and style beside them."""

@@ -1,0 +1,93 @@
+"""RunParams: what a visitor chooses for a run, checked before anything is queued."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from lantern.acceptance import RULES
+from lantern.config import MAX_K, MAX_SEED
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Range of a number; ``whole`` for integers."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+
+# Narrower than what the library accepts where a slider needs an end.
+BOUNDS = {
+    "seed": Bound(0, MAX_SEED, whole=True),
+    "k": Bound(0, MAX_K, whole=True),
+    "delta": Bound(0, 1),
+    "temperature": Bound(0, 2),
+    "cfg": Bound(0, 20),
+    "top_k": Bound(0, 16384, whole=True),
+    "top_p": Bound(0.01, 1),
+    "nodes": Bound(1, 64, whole=True),
+    "depth": Bound(1, 10, whole=True),
+    "branch": Bound(1, 16, whole=True),
+}
+
+
+@dataclass(frozen=True)
+class RunParams:
+    """One Compare run; every mode shares these."""
+
+    prompt: str
+    seed: int
+    k: int
+    delta: float
+    temperature: float
+    cfg: float
+    top_k: int
+    top_p: float
+    nodes: int
+    depth: int
+    branch: int
+    rule: str
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def from_values(cls, *values) -> RunParams:
+        """Build from values in field order; ValueError with the first problem."""
+        for name, value in zip(cls.names(), values, strict=True):
+            message = problem(name, value)
+            if message:
+                raise ValueError(message)
+        numbers = {
+            name: int(value) if BOUNDS[name].whole else float(value)
+            for name, value in zip(cls.names(), values, strict=True)
+            if name in BOUNDS
+        }
+        return cls(prompt=values[0], rule=values[-1], **numbers)
+
+    def decode_changes(self) -> dict:
+        """Keyword arguments for ``Pipeline.options``."""
+        return {name: getattr(self, name) for name in self.names() if name != "prompt"}
+
+
+def problem(name: str, value) -> str | None:
+    """One sentence saying what is wrong with a value and what to do; None if it is fine."""
+    if name == "prompt":
+        if not isinstance(value, str) or not value.strip():
+            return "Write what to draw, for example “a red apple on the grass”."
+        return None
+    if name == "rule":
+        return None if value in RULES else f"Choose a rule: {', '.join(RULES)}."
+    bound = BOUNDS[name]
+    label = name.replace("_", "-")
+    expected = f"{label} must be a {'whole ' if bound.whole else ''}number from "
+    expected += f"{bound.low:g} to {bound.high:.10g}."
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return expected
+    if not bound.low <= value <= bound.high or (bound.whole and value != int(value)):
+        return expected
+    return None

@@ -1,0 +1,189 @@
+"""Measure the gates of a trained model with fixed held-out scenes, captions and seeds.
+
+Writes one JSON of figures and prints them as Markdown for the model card.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from lantern.config import DecodeOptions
+from lantern.models.llamagen import left_pad, prefix_mask
+from lantern.pipeline import Pipeline
+from lantern.sampling import guide, process
+from lantern.trace import DecodeTrace
+from lantern.training import data, judge
+from lantern.training.art import STYLES, Art, Concept
+from lantern.training.drafter import agreement
+from lantern.training.shards import Shard
+from lantern.training.tokenizer import held_out_scenes, psnr, to_tensor
+
+SEED = 424_243
+
+
+def held_out_captions(concepts: list[Concept], count: int) -> list[tuple[str, judge.Labels]]:
+    """``count`` captions over (concept, background) pairs that training never saw, shuffled with
+    a fixed seed, with the labels an image of each should get."""
+    cases = [
+        (data.canonical_caption(c.name, b, s), (i, STYLES.index(s), data.BACKGROUNDS.index(b)))
+        for i, c in enumerate(concepts)
+        for b in data.BACKGROUNDS
+        for s in STYLES
+        if data.is_held_out(c.name, b)
+    ]
+    order = np.random.default_rng(SEED).permutation(len(cases))
+    return [cases[i] for i in order[:count]]
+
+
+def tokenizer_quality(pipeline: Pipeline, art: Art, count: int = 96) -> dict[str, float]:
+    """PSNR in dB on held-out scenes of taught concepts, and the share of codes they use."""
+    scenes = held_out_scenes(art, count)
+    with torch.inference_mode():
+        codes = pipeline.vq.encode(scenes)
+        value = psnr(pipeline.vq.decode(codes), scenes)
+    return {"psnr_db": value}
+
+
+def codes_alive(pipeline: Pipeline, shard: Shard) -> float:
+    """Share of the codebook that a shard of training samples uses."""
+    return len(shard.tokens.unique()) / pipeline.vq.config.codebook_size
+
+
+@torch.inference_mode()
+def ambiguity(pipeline: Pipeline, trace: DecodeTrace, options: DecodeOptions) -> Tensor:
+    """top-1, top-10 probability and entropy (nats) of the target along an image: [T, 3]."""
+    target = pipeline.decoder.target
+    p = target.config.prefix
+    caption, valid = left_pad(pipeline.text.encode([trace.prompt])[0], p)
+    tokens = torch.tensor(trace.tokens[:-1])
+    n = p + len(tokens)
+    mask = torch.full((1, 1, n, n), -torch.inf).triu(1)
+    mask[..., :p, :p] = prefix_mask(valid)
+    mask[..., p:, :p].masked_fill_(~valid, -torch.inf)
+    x = torch.cat([target.prefix(caption), target.embedding(tokens).expand(2, -1, -1)], 1)
+    hidden = target(x, slice(0, n), mask)[:, p - 1 :]
+    z = process(
+        guide(target.logits(hidden), options.cfg),
+        options.temperature,
+        options.top_k,
+        options.top_p,
+    )
+    probs = z.softmax(-1)
+    best = probs.topk(10, dim=-1).values
+    entropy = -(probs * probs.clamp(min=1e-12).log()).sum(-1)
+    return torch.stack([best[:, 0], best.sum(-1), entropy], dim=1)
+
+
+def generate_all(
+    pipeline: Pipeline, options: DecodeOptions, cases: list
+) -> tuple[Tensor, judge.Labels, list[DecodeTrace]]:
+    """Draw every caption, seed = its number; images [N, 3, 128, 128] in [-1, 1]."""
+    traces, images = [], []
+    for seed, (caption, _) in enumerate(tqdm(cases, desc=options.mode, disable=None)):
+        trace, image = pipeline.generate(caption, replace(options, seed=seed))
+        traces.append(trace)
+        images.append(np.asarray(image))
+    labels = judge.Labels(*torch.tensor([labels for _, labels in cases]).T)
+    return to_tensor(images), labels, traces
+
+
+def evaluate(
+    pipeline: Pipeline,
+    art: Art,
+    concepts: list[Concept],
+    judge_model: judge.Judge,
+    train_shard: Shard,
+    held_out: Shard,
+    images: int,
+    out: Path,
+) -> dict:
+    """All gates; writes ``evaluation.json`` and ``samples.png`` to ``out`` and returns figures."""
+    options = pipeline.options()
+    cases = held_out_captions(concepts, images)
+    scenes, scene_labels = judge.sample(art, concepts, np.random.default_rng(SEED), 200)
+    figures: dict = {
+        "images": len(cases),
+        "options": options.to_dict(),
+        "tokenizer": tokenizer_quality(pipeline, art)
+        | {"codes_alive": codes_alive(pipeline, train_shard)},
+        "judge_on_scenes": judge.accuracy(judge_model, scenes, scene_labels),
+        "drafter": agreement(
+            pipeline.decoder.drafter, pipeline.decoder.target, held_out, options.cfg
+        ),
+        "modes": {},
+    }
+    for mode in ("ar", "eagle2", "lantern"):
+        pictures, labels, traces = generate_all(pipeline, replace(options, mode=mode), cases)
+        figures["modes"][mode] = judge.accuracy(judge_model, pictures, labels) | {
+            "mal": float(np.mean([t.mean_accepted_length for t in traces])),
+            "relaxed_share": float(np.mean([t.relaxed_share for t in traces])),
+        }
+        if mode == "ar":
+            values = torch.cat([ambiguity(pipeline, t, options) for t in traces]).mean(0)
+            names = ("top1", "top10", "entropy_nats")
+            figures["ambiguity"] = dict(zip(names, values.tolist(), strict=True))
+            figures["environment"] = traces[0].environment
+    small = replace(options, mode="lantern", k=1000, delta=0.2)
+    _, _, traces = generate_all(pipeline, small, cases[: max(8, images // 4)])
+    figures["mal_lantern_k1000_delta02"] = float(np.mean([t.mean_accepted_length for t in traces]))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "evaluation.json").write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
+
+
+def gates(figures: dict) -> list[tuple[str, str, str, bool]]:
+    """(gate, wanted, measured, holds) rows."""
+    ar, lantern = figures["modes"]["ar"], figures["modes"]["lantern"]
+    eagle = figures["modes"]["eagle2"]["mal"]
+    tokenizer, doubt = figures["tokenizer"], figures["ambiguity"]
+    gain = figures["mal_lantern_k1000_delta02"] / eagle
+    loss = ar["concept_top1"] - lantern["concept_top1"]
+    return [
+        ("1 PSNR", ">= 27 dB", f"{tokenizer['psnr_db']:.2f} dB", tokenizer["psnr_db"] >= 27),
+        _share_row("1 codes alive", 1.0, tokenizer["codes_alive"]),
+        _share_row("2 background", 0.95, ar["background"]),
+        _share_row("2 concept top-1", 0.6, ar["concept_top1"]),
+        _share_row("2 concept top-5", 0.8, ar["concept_top5"]),
+        ("3 top-1", ".15 to .50", f"{doubt['top1']:.3f}", 0.15 <= doubt["top1"] <= 0.5),
+        ("3 top-10", ".40 to .80", f"{doubt['top10']:.3f}", 0.4 <= doubt["top10"] <= 0.8),
+        _share_row("4 drafter agreement with CFG", 0.5, figures["drafter"]["agreement"]),
+        ("4 MAL lantern / eagle2 (k 1000, delta .2)", ">= 1.3", f"{gain:.2f}", gain >= 1.3),
+        ("5 concept lost by relaxing", "<= 5 points", f"{100 * loss:.1f}", loss <= 0.05),
+    ]
+
+
+def _share_row(name: str, wanted: float, value: float) -> tuple[str, str, str, bool]:
+    return name, f">= {100 * wanted:.0f} %", f"{100 * value:.1f} %", value >= wanted
+
+
+def to_markdown(figures: dict) -> str:
+    """The gates as a table."""
+    where = figures["environment"]
+    lines = [
+        f"{figures['images']} images a mode on held-out pairs; {where['hardware']}, "
+        f"{where['dtype']}, torch {where['torch']}.",
+        "",
+        "| gate | wanted | measured | holds |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {g} | {w} | {m} | {'yes' if ok else 'no'} |" for g, w, m, ok in gates(figures)]
+    return "\n".join(lines)
+
+
+def sample_grid(pipeline: Pipeline, prompts: list[str], seeds: int, scale: int = 1) -> Image.Image:
+    """Unselected samples, a prompt a row and a seed a column, in AR mode."""
+    side = pipeline.pixels * scale
+    sheet = Image.new("RGB", (side * seeds, side * len(prompts)))
+    for row, prompt in enumerate(tqdm(prompts, disable=None)):
+        for column in range(seeds):
+            _, image = pipeline.generate(prompt, mode="ar", seed=column)
+            sheet.paste(image.resize((side, side), Image.LANCZOS), (column * side, row * side))
+    return sheet

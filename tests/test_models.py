@@ -1,0 +1,105 @@
+"""Modules against independent formulations of the same thing."""
+
+import math
+
+import pytest
+import torch
+from conftest import TINY, make_caption, make_decoder
+
+from lantern.config import ModelConfig, VQConfig
+from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate
+from lantern.models.vq import VQModel, to_uint8
+from lantern.neighbours import cached_table, neighbour_table
+from lantern.training.target import training_mask
+
+SMALL_VQ = VQConfig(
+    codebook_size=32, codebook_dim=4, base_width=16, channel_multipliers=(1, 2), z_channels=16,
+    res_blocks=1, patch_size=2, norm_groups=8,
+)  # fmt: skip
+
+
+def test_rotary_positions_are_row_and_column_angles():
+    table = rotary_table(3, 8, prefix=2)
+    assert table.shape == (2 + 9, 4) and not table[:2].any()
+    x = torch.randn(1, 11, 8)
+    turned = rotate(x, table)
+    assert not turned[0, :2].any(), "condition slots vanish"
+    row, column = 2, 1
+    vector = x[0, 2 + row * 3 + column]
+    for pair, (place, frequency) in enumerate([(row, 1), (row, 0.01), (column, 1), (column, 0.01)]):
+        a, b = vector[2 * pair], vector[2 * pair + 1]
+        cos, sin = math.cos(place * frequency), math.sin(place * frequency)
+        expected = torch.stack([a * cos - b * sin, a * sin + b * cos])
+        got = turned[0, 2 + row * 3 + column, 2 * pair : 2 * pair + 2]
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_training_mask_allows_what_decoding_allows():
+    """Same hidden states, padded rows included, which the drafter reads."""
+    target = make_decoder().target
+    caption, valid = make_caption()
+    tokens = torch.randint(TINY.vocab_size, (2, 5))
+    x = torch.cat([target.prefix(caption), target.embedding(tokens)], 1)
+    n, p = x.shape[1], TINY.prefix
+    additive = torch.full((1, 1, n, n), -torch.inf).triu(1)
+    additive[..., :p, :p] = prefix_mask(valid)
+    additive[..., p:, :p].masked_fill_(~valid, -torch.inf)
+    boolean = training_mask(valid.expand(2, -1), 5)
+    torch.testing.assert_close(
+        target(x, slice(0, n), boolean), target(x, slice(0, n), additive), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_left_pad():
+    caption, valid = left_pad(torch.ones(2, 3), 5)
+    assert valid.tolist() == [False] * 3 + [True] * 2
+    assert caption.sum(1).tolist() == [0, 0, 0, 3, 3]
+    with pytest.raises(ValueError, match="6 pieces but the model takes 5"):
+        left_pad(torch.ones(6, 3), 5)
+
+
+def test_vq_shapes_and_nearest_code():
+    torch.manual_seed(0)
+    model = VQModel(SMALL_VQ).eval()
+    images = torch.rand(2, 3, 24, 16) * 2 - 1
+    codes = model.encode(images)
+    assert codes.shape == (2, 6, 4) and SMALL_VQ.downsample == 4
+    z = model.latents(images)
+    torch.testing.assert_close(z.norm(dim=-1), torch.ones(2, 6, 4))
+    distances = torch.cdist(z.reshape(-1, 4), model.quantize.codes)
+    assert codes.flatten().equal(distances.argmin(1))
+    decoded = model.decode(codes)
+    assert decoded.shape == images.shape
+    pixels = to_uint8(torch.tensor([-2.0, -1.0, 0.0, 1.0]).view(1, 1, 1, 4).expand(1, 3, 1, 4))
+    assert pixels[0, 0, :, 0].tolist() == [0, 0, 128, 255]
+
+
+def test_neighbours_are_the_nearest_of_normalised_rows():
+    torch.manual_seed(0)
+    codes = torch.nn.functional.normalize(torch.randn(50, 6), dim=-1)
+    table = neighbour_table(codes, 20)
+    assert table.dtype == torch.int32 and table.shape == (50, 20)
+    distances = torch.cdist(codes, codes).fill_diagonal_(torch.inf)
+    assert table.long().equal(distances.argsort(1)[:, :20])
+
+
+def test_neighbour_cache_is_checked_and_rebuilt(tmp_path):
+    torch.manual_seed(0)
+    codes = torch.nn.functional.normalize(torch.randn(50, 6), dim=-1)
+    table = cached_table(codes, tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert cached_table(codes, tmp_path).equal(table)
+    file.write_bytes(file.read_bytes()[:100])
+    assert cached_table(codes, tmp_path).equal(table)
+    assert len(file.read_bytes()) > 100, "the broken file was replaced"
+    other = cached_table(codes.flip(0), tmp_path)
+    assert not other.equal(table) and len(list(tmp_path.iterdir())) == 2
+    assert cached_table(codes, tmp_path / "no" / "such" / "folder").equal(table)
+
+
+@pytest.mark.parametrize("changes", [{"heads": 5}, {"heads": 16}])
+def test_impossible_shapes_are_refused(changes):
+    values = {"vocab_size": 8, "width": 32, "layers": 1, "heads": 2, "mlp_width": 8, "grid": 2,
+              "prefix": 2, "caption_dim": 4}  # fmt: skip
+    with pytest.raises(ValueError, match="heads"):
+        ModelConfig(**values | changes)
