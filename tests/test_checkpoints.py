@@ -69,7 +69,8 @@ def test_unknown_model_is_named():
 
 
 @pytest.mark.parametrize("changes, name", [
-    ({"mode": "fast"}, "mode"), ({"seed": -1}, "seed"), ({"seed": 2**32}, "seed"), ({"k": 1001}, "k"),
+    ({"mode": "fast"}, "mode"), ({"seed": -1}, "seed"), ({"seed": 2**32}, "seed"),
+    ({"k": 1001}, "k"),
     ({"k": 1.5}, "k"), ({"delta": 1.1}, "delta"), ({"delta": float("nan")}, "delta"),
     ({"temperature": -0.1}, "temperature"), ({"cfg": float("inf")}, "cfg"), ({"top_p": 0}, "top_p"),
     ({"top_k": -1}, "top-k"),

@@ -1,0 +1,175 @@
+"""The real app on the shipped model, driven in Chromium."""
+
+import io
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = Path(__file__).parent.parent.parent
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+         "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+# A link in Gradio's own footer.
+NOT_OURS = {"image-redundant-alt"}
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1"}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "app.py"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            assert process.poll() is None, "app.py ended"
+            assert time.monotonic() - began < 120, "app.py did not answer"
+            try:
+                assert urllib.request.urlopen(url, timeout=5).status == 200
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "Chromium is needed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.errors, page.foreign = [], []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on(
+        "request",
+        lambda r: page.foreign.append(r.url)
+        if not r.url.startswith((address, "data:", "blob:"))
+        else None,
+    )
+    page.goto(address)
+    expect(page.locator("#lt-status")).to_contain_text("Ready")
+    yield page
+    assert not page.foreign, f"requests left the machine: {page.foreign}"
+    assert not page.errors
+    page.close()
+
+
+def run(page):
+    page.locator("#lt-run").click()
+    expect(page.locator("#lt-status .done")).to_be_visible(timeout=120_000)
+
+
+def picture(page, mode: str) -> Image.Image:
+    source = page.locator(f"#lt-image-{mode} img").get_attribute("src")
+    return Image.open(io.BytesIO(page.request.get(source).body()))
+
+
+def serious(page) -> list[str]:
+    violations = Axe().run(page).response["violations"]
+    return [
+        f"{v['id']}: {v['nodes'][0]['html'][:120]}"
+        for v in violations
+        if v["impact"] in ("serious", "critical") and v["id"] not in NOT_OURS
+    ]
+
+
+def test_a_visitor_presses_run_and_gets_three_images(page):
+    run(page)
+    images = {mode: picture(page, mode) for mode in ("ar", "eagle2", "lantern")}
+    for image in images.values():
+        assert image.format == "PNG" and image.size == (128, 128)
+    assert images["ar"].tobytes() == images["eagle2"].tobytes() != images["lantern"].tobytes()
+    text = page.locator("#lt-sentence").inner_text()
+    assert re.search(r"EAGLE-2 drew AR's image token for token in \d+ target passes", text)
+    relaxed = int(re.search(r"stand in for (\d+) of 256 tokens", text)[1])
+    expect(page.locator("#lt-map canvas")).to_have_attribute("data-relaxed", str(relaxed))
+    assert page.locator("#lt-histogram svg").get_attribute("aria-label")
+    for mode in ("ar", "eagle2", "lantern"):
+        card = page.locator(f"#lt-card-{mode}").inner_text()
+        for word in ("decode", "passes", "tokens/pass", "tokens/s", "text", "VQ"):
+            assert word in card
+    assert "the speed of AR" in page.locator("#lt-card-lantern").inner_text()
+    page.locator("#lt-map canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#lt-map .cell")).to_contain_text("Row 1")
+    assert not serious(page)
+    page.evaluate("document.body.classList.add('dark')")
+    assert not serious(page)
+
+
+def test_enter_runs_stop_stops_and_says_where(page):
+    page.get_by_label("Prompt").fill("a fox in the snow")
+    page.get_by_label("Prompt").press("Enter")
+    expect(page.locator("#lt-status")).to_contain_text("is drawing", timeout=20_000)
+    page.locator("#lt-stop").click()
+    expect(page.locator("#lt-status .stopped")).to_contain_text(
+        re.compile(r"Stopped in (AR|EAGLE-2|LANTERN) at token \d+ of 256"), timeout=5_000
+    )
+    expect(page.locator("#lt-run")).to_be_enabled()
+    run(page)
+
+
+def test_bad_input_is_refused_at_the_control(page):
+    page.get_by_label("Prompt").fill("")
+    page.locator("#lt-run").click()
+    expect(page.get_by_text("Write what to draw")).to_be_visible(timeout=10_000)
+    page.get_by_label("Prompt").fill("cat " * 80)
+    page.locator("#lt-run").click()
+    expect(page.get_by_text(re.compile("prompt is too long"))).to_be_visible(timeout=10_000)
+    expect(page.locator("#lt-status")).to_contain_text("Ready")
+
+
+def test_markup_in_a_prompt_stays_text(page):
+    page.get_by_label("Prompt").fill("${document.title} <img src=x onerror=alert(1)>")
+    page.locator("#lt-run").click()
+    expect(page.locator("#lt-run")).to_be_disabled(timeout=10_000)
+    page.locator("#lt-stop").click()
+    expect(page.locator("#lt-run")).to_be_enabled(timeout=20_000)
+    assert page.locator("img[src='x']").count() == 0
+
+
+def test_two_visitors_are_served_in_turn(browser, page, address):
+    other = browser.new_page()
+    other.goto(address)
+    expect(other.locator("#lt-status")).to_contain_text("Ready")
+    page.locator("#lt-run").click()
+    expect(page.locator("#lt-status")).to_contain_text("is drawing", timeout=20_000)
+    other.locator("#lt-run").click()
+    expect(other.locator("#lt-status")).to_contain_text("1 run is ahead of yours", timeout=10_000)
+    for visitor in (page, other):
+        expect(visitor.locator("#lt-status .done")).to_be_visible(timeout=120_000)
+    for mode in ("ar", "eagle2", "lantern"):
+        assert picture(page, mode).tobytes() == picture(other, mode).tobytes()
+    other.close()
+
+
+def test_a_phone_shows_everything_without_sideways_scrolling(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    expect(page.locator("#lt-run")).to_be_in_viewport()

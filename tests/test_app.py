@@ -1,0 +1,241 @@
+"""The app without a browser: validation, the studio's line, sentences and figures."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import decode, make_decoder
+from PIL import Image
+from test_trace import hand_made
+
+from app.figures import accepted_length_histogram
+from app.params import BOUNDS, RunParams, problem
+from app.studio import DONE, FAILED, STOPPED, QueueFull, Studio
+from app.summary import lane_card, map_data, sentence
+from lantern.pipeline import ModelInfo
+from lantern.trace import DecodeTrace
+
+GOOD = ("a cat", 7, 100, 0.2, 1.0, 2.0, 0, 1.0, 8, 3, 3, "tvd")
+
+
+class SmallPipeline:
+    """A real decoder on a tiny random model behind the pipeline's interface; ``pause`` slows each
+    step, ``fail`` breaks the next run."""
+
+    grid = 4
+    pause = 0.0
+    fail = False
+
+    def __init__(self):
+        self.decoder = make_decoder()
+        self.info = ModelInfo("tiny", {"top_k": 0}, ("a cat",))
+        self.text = self
+        self.running, self.most = 0, 0
+
+    def check(self, prompt):
+        if len(prompt) > 100:
+            raise ValueError("the prompt is too long; shorten it.")
+        return prompt
+
+    def options(self, **changes):
+        return self.info.options(**changes)
+
+    def new_trace(self, prompt, options):
+        return DecodeTrace("tiny", prompt, options.to_dict(), 4, {"device": "cpu", "dtype": "f"})
+
+    def stream(self, prompt, options, trace):
+        if self.fail:
+            raise RuntimeError("out of memory")
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for event in decode(self.decoder, options.mode, seed=options.seed, tree=options.tree):
+                time.sleep(self.pause)
+                trace.events.append(event)
+                yield event
+        finally:
+            self.running -= 1
+
+    def image(self, tokens):
+        return Image.fromarray(np.full((8, 8, 3), len(tokens), np.uint8))
+
+    def finish(self, trace):
+        trace.extra_seconds = {"text": 0.0, "vq": 0.0}
+        return self.image(trace.tokens)
+
+
+@pytest.fixture
+def studio():
+    return Studio(SmallPipeline())
+
+
+def finish(job, seconds=20):
+    end = time.monotonic() + seconds
+    while not job.over and time.monotonic() < end:
+        job.wait(job.version, 0.1)
+    assert job.over
+    return job
+
+
+def params(**changes) -> RunParams:
+    values = dict(zip(RunParams.names(), GOOD, strict=True)) | changes
+    return RunParams.from_values(*values.values())
+
+
+def test_good_values_have_no_problem():
+    assert all(problem(n, v) is None for n, v in zip(RunParams.names(), GOOD, strict=True))
+    assert params(k=100.0).k == 100 and isinstance(params(k=100.0).k, int)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("value", [None, "7", float("nan"), float("inf"), -1, 1e12, True, [1]])
+def test_bad_numbers_are_answered_with_the_range(name, value):
+    message = problem(name, value)
+    assert message and "number from" in message
+    with pytest.raises(ValueError):
+        params(**{name: value})
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n", None, 5])
+def test_empty_prompts_are_answered_with_an_example(prompt):
+    assert "red apple" in problem("prompt", prompt)
+
+
+def test_fractions_are_refused_where_a_whole_number_is_needed():
+    assert problem("k", 1.5) and problem("seed", 0.1) and problem("delta", 0.35) is None
+    assert problem("rule", "warp")
+
+
+def test_a_run_draws_three_lanes(studio):
+    job = finish(studio.submit(params(), "a"))
+    assert job.state == DONE and list(job.lanes) == ["ar", "eagle2", "lantern"]
+    assert all(lane.finished and lane.trace.complete for lane in job.lanes.values())
+    assert job.lanes["eagle2"].trace.tokens == job.lanes["ar"].trace.tokens
+
+
+def test_stop_stops_within_a_step_and_the_next_run_is_untouched(studio):
+    alone = finish(studio.submit(params(seed=3), "b")).lanes["lantern"].trace.tokens
+    studio.pipeline.pause = 0.05
+    job = studio.submit(params(), "a")
+    while not job.lanes or len(job.lanes["ar"].trace.events) < 3:
+        time.sleep(0.01)
+    assert studio.stop("a") and not studio.stop("nobody")
+    count = len(job.lanes["ar"].trace.events)
+    finish(job)
+    assert job.state == STOPPED and list(job.lanes) == ["ar"]
+    assert len(job.lanes["ar"].trace.events) <= count + 2
+    assert job.lanes["ar"].image is not None
+    studio.pipeline.pause = 0.0
+    assert finish(studio.submit(params(seed=3), "b")).lanes["lantern"].trace.tokens == alone
+
+
+def test_runs_wait_in_line_and_never_overlap(studio):
+    studio.pipeline.pause = 0.01
+    jobs = [studio.submit(params(seed=i), str(i)) for i in range(4)]
+    assert [studio.ahead_of(job) for job in jobs[1:]] in ([1, 2, 3], [0, 1, 2])
+    for job in jobs:
+        finish(job)
+    assert studio.pipeline.most == 1
+    again = finish(studio.submit(params(seed=2), "x"))
+    assert again.lanes["lantern"].trace.tokens == jobs[2].lanes["lantern"].trace.tokens
+
+
+def test_a_queued_run_can_be_stopped(studio):
+    studio.pipeline.pause = 0.02
+    first, second = studio.submit(params(), "a"), studio.submit(params(), "b")
+    studio.stop("b")
+    assert finish(first).state == DONE and finish(second).state == STOPPED
+    assert len(second.lanes["ar"].trace.events) <= 1
+
+
+def test_a_full_line_is_answered(studio):
+    studio.pipeline.pause = 0.05
+    with pytest.raises(QueueFull, match="try again"):
+        for i in range(40):
+            studio.submit(params(), str(i))
+    for i in range(40):
+        studio.stop(str(i))
+
+
+def test_a_failed_run_does_not_end_the_studio(studio):
+    studio.pipeline.fail = True
+    job = finish(studio.submit(params(), "a"))
+    assert job.state == FAILED and "out of memory" in job.message
+    studio.pipeline.fail = False
+    assert finish(studio.submit(params(), "a")).state == DONE
+
+
+def test_prompts_the_model_cannot_take_never_enter_the_line(studio):
+    with pytest.raises(ValueError, match="too long"):
+        studio.submit(params(prompt="x" * 200), "a")
+
+
+def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
+    from app.tabs import compare
+
+    class Anything(dict):
+        def __missing__(self, key):
+            return object()
+
+    studio.pipeline.pause = 0.05
+    view = compare.View(
+        {m: object() for m in ("ar", "eagle2", "lantern")},
+        {m: object() for m in ("ar", "eagle2", "lantern")},
+        *(object() for _ in range(6)),
+    )
+    handler = compare._run(studio, view, GOOD, "a")
+    outputs = next(handler)
+    assert len(outputs) == len(view.outputs)
+    next(handler)
+    took = []
+
+    def close():
+        began = time.monotonic()
+        handler.close()
+        took.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join(5)
+    assert took and took[0] < 0.2
+    studio.pipeline.pause = 0.0
+    assert finish(studio.submit(params(), "b")).state == DONE
+
+
+def three_lanes():
+    studio = Studio(SmallPipeline())
+    job = finish(studio.submit(params(), "a"))
+    return {mode: lane.trace for mode, lane in job.lanes.items()}
+
+
+def test_the_sentence_says_what_happened():
+    traces = three_lanes()
+    text = sentence(traces)
+    assert "token for token" in text and f"{traces['eagle2'].steps} target passes" in text
+    assert f"{traces['lantern'].steps}" in text and "of 16</b> tokens" in text
+    assert sentence({"ar": traces["ar"]}) == ""
+    traces["eagle2"] = traces["lantern"]
+    if traces["ar"].first_difference(traces["lantern"]) is not None:
+        assert "differ from AR at token" in sentence(traces)
+
+
+def test_cards_never_claim_a_speed_before_the_lane_is_complete():
+    traces = three_lanes()
+    assert "the speed of AR" in lane_card("lantern", traces["lantern"], traces["ar"])
+    traces["lantern"].events = traces["lantern"].events[:2]
+    card = lane_card("lantern", traces["lantern"], traces["ar"])
+    assert "the speed of AR" not in card and "tokens so far" in card
+    assert "–" in lane_card("ar", None, None)
+
+
+def test_map_data_counts_every_token():
+    data = map_data(hand_made(), "data:,")
+    assert data["kinds"] == "trte" and data["counts"] == {"e": 1, "r": 1, "t": 2}
+    assert data["tokens"][1][:3] == [9, 4, 2]
+
+
+def test_histogram_is_themed_svg_with_both_means():
+    svg = accepted_length_histogram({"eagle2": hand_made("eagle2"), "lantern": hand_made()})
+    assert svg.startswith("<svg") and "var(--lt-lantern)" in svg and "currentColor" in svg
+    assert svg.count("mean 1.33") == 2 and "#010101" not in svg
