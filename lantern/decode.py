@@ -80,7 +80,7 @@ class _Request:
                 f"mode {options.mode} needs a neighbour table and this model has none."
             )
         config = self.target.config
-        weight = self.target.head.weight
+        weight = self.target.embedding.weight
         self.device, self.watch = weight.device, Stopwatch(weight.device)
         self.prefix, self.last = config.prefix, config.image_tokens - 1
         self.caption, self.valid = caption, valid

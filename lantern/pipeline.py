@@ -27,7 +27,7 @@ from lantern.models.llamagen import Transformer, left_pad
 from lantern.models.text import TextEncoder
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
-from lantern.runtime import Stopwatch, describe, pick_device
+from lantern.runtime import Stopwatch, describe, pack_linears, pick_device
 from lantern.trace import DecodeTrace, StepEvent
 
 
@@ -54,7 +54,7 @@ class Pipeline:
     ):
         self.name, self.info = name, info
         self.text, self.decoder, self.vq = text, decoder, vq
-        self.device = decoder.target.head.weight.device
+        self.device = decoder.target.embedding.weight.device
 
     @classmethod
     def load(cls, name: str = "emoji-128", device: str = "auto") -> Pipeline:
@@ -82,6 +82,7 @@ class Pipeline:
         codes = vq.quantize.codes
         table = cached_table(codes, folder).to(where)
         text = TextEncoder(folder / "text", target_config.prefix, where)
+        pack_linears(target), pack_linears(drafter)
         return cls(name, info, text, Decoder(target, drafter, codes, table), vq)
 
     @property
@@ -127,7 +128,7 @@ class Pipeline:
 
     def new_trace(self, prompt: str, options: DecodeOptions) -> DecodeTrace:
         """An empty trace for one run."""
-        dtype = self.decoder.target.head.weight.dtype
+        dtype = self.decoder.target.embedding.weight.dtype
         return DecodeTrace(
             self.name, prompt, options.to_dict(), self.grid, describe(self.device, dtype)
         )

@@ -7,6 +7,8 @@ import platform
 import time
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 class Stopwatch:
@@ -74,3 +76,57 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+class PackedLinear(nn.Module):
+    """A Linear whose fp32 weight is stored in oneDNN's blocked layout, for inference on a CPU.
+
+    About twice as fast as F.linear for the 2 to 32 rows of a decode step, and every row's result is
+    independent of how many rows share the call, so a token verified in a tree gets bit for bit
+    the logits it gets alone.
+    """
+
+    # Two rows take longer than four in oneDNN's kernel; fewer are padded.
+    LEAST_ROWS = 4
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.out_features = linear.out_features
+        self.packed = _mkldnn()._reorder_linear_weight(linear.weight.detach(), self.LEAST_ROWS)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        n = len(rows)
+        if n < self.LEAST_ROWS:
+            rows = F.pad(rows, (0, 0, 0, self.LEAST_ROWS - n))
+        y = _mkldnn()._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+        return y[:n].view(*x.shape[:-1], self.out_features)
+
+
+def _mkldnn():
+    return torch.ops.mkldnn
+
+
+def can_pack() -> bool:
+    """Whether this build of torch packs weights, tried on a small case."""
+    try:
+        with torch.inference_mode():
+            linear, x = nn.Linear(16, 8), torch.randn(3, 16)
+            return torch.allclose(PackedLinear(linear)(x), linear(x), atol=1e-5)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+def pack_linears(module: nn.Module) -> nn.Module:
+    """Replace every fp32 CPU Linear inside ``module`` by its packed form; a no-op where torch
+    cannot. The module is for inference only afterwards."""
+    if not can_pack():
+        return module
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            weight = getattr(child, "weight", None)
+            if isinstance(child, nn.Linear) and weight.device.type == "cpu":
+                if weight.dtype == torch.float32:
+                    setattr(parent, name, PackedLinear(child))
+    return module

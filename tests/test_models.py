@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from conftest import TINY, make_caption, make_decoder
+from conftest import TINY, decode, make_caption, make_decoder, tokens_of
 
 from lantern.config import ModelConfig, VQConfig
 from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table, neighbour_table
+from lantern.runtime import PackedLinear, can_pack, pack_linears
 from lantern.training.target import training_mask
 
 SMALL_VQ = VQConfig(
@@ -103,3 +104,26 @@ def test_impossible_shapes_are_refused(changes):
               "prefix": 2, "caption_dim": 4}  # fmt: skip
     with pytest.raises(ValueError, match="heads"):
         ModelConfig(**values | changes)
+
+
+def test_packed_linear_equals_linear_and_rows_do_not_depend_on_company():
+    """The reason a token verified in a tree gets the very logits it gets alone."""
+    assert can_pack(), "this torch build should pack weights"
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(96, 80)
+    packed = PackedLinear(linear)
+    x = torch.randn(2, 12, 96)
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(x), linear(x), atol=1e-5, rtol=1e-5)
+        rows = packed(x[0])
+        for n in (1, 2, 3, 5, 8):
+            assert packed(x[0, :n]).equal(rows[:n])
+
+
+def test_packing_a_model_keeps_its_results():
+    plain, packed = make_decoder(), make_decoder()
+    pack_linears(packed.target), pack_linears(packed.drafter)
+    assert not any(isinstance(m, torch.nn.Linear) for m in packed.target.modules())
+    ar = [decode(d, "ar", seed=4) for d in (plain, packed)]
+    assert tokens_of(ar[0]) == tokens_of(ar[1])
+    assert tokens_of(decode(packed, "eagle2", seed=4)) == tokens_of(ar[1])
