@@ -122,7 +122,9 @@ class Studio:
                 # Whatever a run meets, the next visitor's run must start; the sentence goes to
                 # the visitor, the traceback to the log.
                 log.exception("run failed")
-                job.update(state=FAILED, message=f"This run failed: {error}")
+                job.update(
+                    state=FAILED, message=f"This run failed: {error}. The next one is not affected."
+                )
             finally:
                 with self._ready:
                     self._current = None

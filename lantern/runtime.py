@@ -43,15 +43,16 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def physical_cores() -> int:
-    """Cores this process may use; hyper-threads are counted as they come."""
+def usable_cores() -> int:
+    """Logical cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_threads(count: int | None = None) -> int:
-    """Use ``count`` CPU threads, by default one per core up to four: more only adds barriers for
-    matrices of this size. Returns the number in force."""
-    torch.set_num_threads(count or min(4, physical_cores()))
+    """Use ``count`` CPU threads, by default one for every two cores, up to four: matrices of this
+    size gain nothing from more (docs/log.md), and a page server needs a core too. Returns the
+    number in force."""
+    torch.set_num_threads(count or max(1, min(4, usable_cores() // 2)))
     return torch.get_num_threads()
 
 

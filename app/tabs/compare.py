@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import random
 from dataclasses import dataclass
@@ -286,7 +287,7 @@ def _final(view: View, job: Job, shown: dict) -> dict:
 
 def _final_status(job: Job, traces: dict) -> str:
     if job.state == FAILED:
-        return _status("This run failed; the next one is not affected. Please try again.", "bad")
+        return _status(html.escape(job.message), "bad")
     if job.state == STOPPED:
         if not traces:
             return _status("Stopped before the run began.", "stopped")
