@@ -58,6 +58,10 @@ class ModelConfig:
 
     ``grid`` is the side of the token grid, ``prefix`` the number of condition slots in front of
     the image tokens, ``caption_dim`` the width of the text encoder's output.
+
+    ``attend_condition`` False is the published models' convention: condition slots rotate to zero,
+    so an image token sees all caption pieces alike. True rotates them by nothing, so that an image
+    token can attend to single pieces, and lets a padded slot see only itself.
     """
 
     vocab_size: int
@@ -70,6 +74,7 @@ class ModelConfig:
     caption_dim: int
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
+    attend_condition: bool = False
 
     def __post_init__(self):
         _require(

@@ -111,7 +111,7 @@ class _Request:
         self.noise = gumbel_table(
             options.seed, config.image_tokens, config.vocab_size, options.temperature, self.device
         )
-        mask = prefix_mask(self.valid, self.cache.kv.dtype)
+        mask = prefix_mask(self.valid, config, self.cache.kv.dtype)
         x = self.target.prefix(self.caption)
         hidden = self.target(x, slice(0, self.prefix), mask, self.cache, 0)
         self.cache.length = self.prefix

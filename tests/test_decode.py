@@ -48,7 +48,7 @@ def perfect(decoder):
     oracle = Oracle()
     caption, valid = make_caption()
     oracle.prefix, oracle.valid = target.prefix(caption), valid
-    oracle.prefix_mask = prefix_mask(valid)[0, 0]
+    oracle.prefix_mask = prefix_mask(valid, target.config)[0, 0]
     decoder.drafter = oracle
     return decoder
 
@@ -160,7 +160,7 @@ def dense_hidden(target, caption, valid, tokens):
     """Teacher-forced forward without a cache: hidden [2, P + T, W]."""
     p, t = len(valid), len(tokens)
     mask = torch.full((1, 1, p + t, p + t), -torch.inf).triu(1)
-    mask[..., :p, :p] = prefix_mask(valid)
+    mask[..., :p, :p] = prefix_mask(valid, TINY)
     mask[..., p:, :p].masked_fill_(~valid, -torch.inf)
     x = torch.cat([target.prefix(caption), target.embedding(tokens).expand(2, -1, -1)], 1)
     return target(x, slice(0, p + t), mask)
@@ -184,7 +184,7 @@ def test_cache_after_commits_equals_a_fresh_prefill(decoder, mode):
         fresh = KVCache(TINY.layers, 2, TINY.heads, length, TINY.head_dim)
         p, sequence = TINY.prefix, torch.tensor(tokens[:-1])
         mask = torch.full((1, 1, length, length), -torch.inf).triu(1)
-        mask[..., :p, :p] = prefix_mask(valid)
+        mask[..., :p, :p] = prefix_mask(valid, TINY)
         mask[..., p:, :p].masked_fill_(~valid, -torch.inf)
         embedded = decoder.target.embedding(sequence).expand(2, -1, -1)
         x = torch.cat([decoder.target.prefix(caption), embedded], 1)

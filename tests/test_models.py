@@ -1,6 +1,7 @@
 """Modules against independent formulations of the same thing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,8 +21,11 @@ SMALL_VQ = VQConfig(
 
 
 def test_rotary_positions_are_row_and_column_angles():
-    table = rotary_table(3, 8, prefix=2)
+    config = replace(TINY, grid=3)
+    table = rotary_table(config, prefix=2, head_dim=8)
     assert table.shape == (2 + 9, 4) and not table[:2].any()
+    attending = rotary_table(replace(config, attend_condition=True), prefix=2, head_dim=8)
+    assert attending[:2].eq(1).all() and attending[2:].equal(table[2:])
     x = torch.randn(1, 11, 8)
     turned = rotate(x, table)
     assert not turned[0, :2].any(), "condition slots vanish"
@@ -35,17 +39,19 @@ def test_rotary_positions_are_row_and_column_angles():
         torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_training_mask_allows_what_decoding_allows():
+@pytest.mark.parametrize("attend", [False, True])
+def test_training_mask_allows_what_decoding_allows(attend):
     """Same hidden states, padded rows included, which the drafter reads."""
-    target = make_decoder().target
+    config = replace(TINY, attend_condition=attend)
+    target = make_decoder(config=config).target
     caption, valid = make_caption()
     tokens = torch.randint(TINY.vocab_size, (2, 5))
     x = torch.cat([target.prefix(caption), target.embedding(tokens)], 1)
     n, p = x.shape[1], TINY.prefix
     additive = torch.full((1, 1, n, n), -torch.inf).triu(1)
-    additive[..., :p, :p] = prefix_mask(valid)
+    additive[..., :p, :p] = prefix_mask(valid, config)
     additive[..., p:, :p].masked_fill_(~valid, -torch.inf)
-    boolean = training_mask(valid.expand(2, -1), 5)
+    boolean = training_mask(valid.expand(2, -1), 5, config)
     torch.testing.assert_close(
         target(x, slice(0, n), boolean), target(x, slice(0, n), additive), atol=1e-5, rtol=1e-5
     )

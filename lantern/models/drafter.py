@@ -30,9 +30,7 @@ class Drafter(nn.Module):
             Block(width, config.heads, config.mlp_width, config.norm_eps, input_norm=i > 0)
             for i in range(config.layers)
         )
-        table = rotary_table(
-            target.grid, width // config.heads, target.prefix - 1, target.rope_base
-        )
+        table = rotary_table(target, target.prefix - 1, width // config.heads)
         self.register_buffer("rotation", table, persistent=False)
 
     def forward(
@@ -47,7 +45,7 @@ class Drafter(nn.Module):
         """embedded tokens and hidden states, both [B, T, W] -> predicted hidden [B, T, W].
 
         Cache and mask as in ``Transformer.forward``; positions index the drafter's own table,
-        where condition rows 0..P-2 do not rotate and row P - 1 is the first grid cell.
+        where row P - 1 is the first grid cell and the rows before it are the condition's.
         """
         x = self.fc(torch.cat([embedded, hidden], dim=-1))
         rotation = self.rotation[positions]

@@ -18,12 +18,14 @@ from lantern.cache import KVCache
 from lantern.config import ModelConfig
 
 
-def rotary_table(grid: int, head_dim: int, prefix: int, base: float = 10000.0) -> Tensor:
+def rotary_table(config: ModelConfig, prefix: int, head_dim: int) -> Tensor:
     """Complex rotations [prefix + grid*grid, D/2] for interleaved pairs.
 
-    The first half of the pairs turns by row, the second by column. Condition slots hold zeros, not
-    the identity: their keys and queries vanish, as in the published models.
+    The first half of the pairs turns by row, the second by column. Condition slots hold the
+    identity if ``config.attend_condition``, else zeros: their keys and queries vanish, as in the
+    published models.
     """
+    grid, base = config.grid, config.rope_base
     frequencies = base ** (-2 * torch.arange(head_dim // 4).double() / (head_dim // 2))
     side = torch.arange(grid).double()
     angles = side[:, None] * frequencies
@@ -31,7 +33,8 @@ def rotary_table(grid: int, head_dim: int, prefix: int, base: float = 10000.0) -
     columns = angles[None, :, :].expand(grid, grid, -1)
     cells = torch.cat([rows, columns], dim=-1).reshape(grid * grid, head_dim // 2)
     table = torch.polar(torch.ones_like(cells), cells).to(torch.complex64)
-    return torch.cat([torch.zeros(prefix, head_dim // 2, dtype=torch.complex64), table])
+    condition = torch.full((prefix, head_dim // 2), float(config.attend_condition))
+    return torch.cat([condition.to(torch.complex64), table])
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
@@ -131,7 +134,7 @@ class Transformer(nn.Module):
         )
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        table = rotary_table(config.grid, config.head_dim, config.prefix, config.rope_base)
+        table = rotary_table(config, config.prefix, config.head_dim)
         self.register_buffer("rotation", table, persistent=False)
 
     def prefix(self, caption: Tensor) -> Tensor:
@@ -164,20 +167,25 @@ class Transformer(nn.Module):
         return self.head(hidden).float()
 
 
-def prefix_mask(valid: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def prefix_mask(valid: Tensor, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Tensor:
     """Additive mask [1, 1, P, P] of the condition slots; ``valid`` [P] bool, False where padded.
 
-    The sum of a padding part and a causal part, as in the published models: in fp32 a padded query
-    has no allowed key and attends evenly to padded keys before it and valid keys after it. That
-    never reaches the target's image tokens, but the drafter reads those rows' hidden states.
+    Padded query rows never reach the target's image tokens, but the drafter reads their hidden
+    states. With ``attend_condition`` they see only themselves. Otherwise the mask is the sum of a
+    padding part and a causal part, as in the published models: in fp32 a padded query then has no
+    allowed key and attends evenly to padded keys before it and valid keys after it.
     """
     p = len(valid)
-    padding = torch.zeros(p, device=valid.device).masked_fill(~valid, torch.finfo(dtype).min)
     future = torch.ones(p, p, dtype=torch.bool, device=valid.device).triu(1)
-    causal = torch.zeros(p, p, device=valid.device).masked_fill(
-        future, torch.finfo(torch.float32).min
-    )
-    return (padding[None] + causal)[None, None].to(dtype)
+    if config.attend_condition:
+        hidden = (future | ~valid) & ~torch.eye(p, dtype=torch.bool, device=valid.device)
+        mask = torch.zeros(p, p, device=valid.device).masked_fill(hidden, -torch.inf)
+    else:
+        padding = torch.zeros(p, device=valid.device).masked_fill(~valid, torch.finfo(dtype).min)
+        mask = padding + torch.zeros(p, p, device=valid.device).masked_fill(
+            future, torch.finfo(torch.float32).min
+        )
+    return mask[None, None].to(dtype)
 
 
 def left_pad(vectors: Tensor, prefix: int) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,7 @@ def ambiguity(pipeline: Pipeline, trace: DecodeTrace, options: DecodeOptions) ->
     tokens = torch.tensor(trace.tokens[:-1])
     n = p + len(tokens)
     mask = torch.full((1, 1, n, n), -torch.inf).triu(1)
-    mask[..., :p, :p] = prefix_mask(valid)
+    mask[..., :p, :p] = prefix_mask(valid, target.config)
     mask[..., p:, :p].masked_fill_(~valid, -torch.inf)
     x = torch.cat([target.prefix(caption), target.embedding(tokens).expand(2, -1, -1)], 1)
     hidden = target(x, slice(0, n), mask)[:, p - 1 :]

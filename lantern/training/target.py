@@ -26,6 +26,7 @@ EMOJI_TARGET = ModelConfig(
     grid=16,
     prefix=24,
     caption_dim=384,
+    attend_condition=True,
 )
 CAPTION_DROP = 0.1
 
@@ -39,17 +40,22 @@ def initialise(model: Transformer) -> None:
             parameter.data.div_((2 * model.config.layers) ** 0.5)
 
 
-def training_mask(valid: Tensor, length: int) -> Tensor:
+def training_mask(valid: Tensor, length: int, config: ModelConfig) -> Tensor:
     """Boolean mask [B, 1, S, S], S = P + length, that allows what decoding allows.
 
-    Valid rows look back at valid rows. A padded row looks at padded slots up to itself and valid
-    slots after it, as ``prefix_mask`` works out in fp32; the drafter reads those rows.
+    Valid rows look back at valid rows. A padded row sees only itself, or, without
+    ``attend_condition``, padded slots up to itself and valid slots after it, as ``prefix_mask``
+    works out in fp32; the drafter reads those rows.
     """
     b, p = valid.shape
     s = p + length
     keys = torch.cat([valid, valid.new_ones(b, length)], 1)[:, None]
     causal = torch.ones(s, s, dtype=torch.bool, device=valid.device).tril()
-    mask = torch.where(keys.mT, causal & keys, causal ^ keys)
+    if config.attend_condition:
+        padded = torch.eye(s, dtype=torch.bool, device=valid.device)
+    else:
+        padded = causal ^ keys
+    mask = torch.where(keys.mT, causal & keys, padded)
     mask[:, :p, p:] = False
     return mask[:, None]
 
@@ -64,7 +70,7 @@ def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: 
     """Teacher-forced hidden states [B, P + T - 1, W]; row P - 1 + i predicts token i."""
     prefix = model.caption(captions)
     x = torch.cat([prefix, model.embedding(tokens[:, :-1])], dim=1)
-    mask = training_mask(valid, tokens.shape[1] - 1)
+    mask = training_mask(valid, tokens.shape[1] - 1, model.config)
     return model(x, slice(0, x.shape[1]), mask)
 
 
