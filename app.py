@@ -1,12 +1,17 @@
 """Start the demo: python app.py. Environment first, since libraries read it when imported."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GRADIO_TEMP_DIR", tempfile.mkdtemp(prefix="lantern-"))
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "GRADIO_TEMP_DIR" not in os.environ:
+    os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="lantern-")
+    atexit.register(shutil.rmtree, os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import sys  # noqa: E402

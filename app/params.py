@@ -90,4 +90,6 @@ def problem(name: str, value) -> str | None:
         return expected
     if not bound.low <= value <= bound.high or (bound.whole and value != int(value)):
         return expected
+    if name == "temperature" and 0 < value < 0.01:
+        return "temperature must be 0 (greedy) or at least 0.01."
     return None

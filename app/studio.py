@@ -33,7 +33,7 @@ class QueueFull(RuntimeError):
     """Too many runs are waiting."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """One mode of a run: its trace so far, its latest image, whether it is finished."""
 
@@ -43,7 +43,7 @@ class Lane:
     finished: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A run of one visitor. ``version`` grows with every change a reader might want to see."""
 
@@ -90,7 +90,7 @@ class Studio:
         self.pipeline.text.check(params.prompt)
         job = Job(params, owner)
         with self._ready:
-            if len(self._line) >= MAX_WAITING:
+            if len(self._waiting()) >= MAX_WAITING:
                 raise QueueFull(f"{MAX_WAITING} runs are waiting already; try again in a minute.")
             self._line.append(job)
             self._ready.notify()
@@ -99,17 +99,29 @@ class Studio:
     def ahead_of(self, job: Job) -> int:
         """How many runs will finish before this one starts."""
         with self._ready:
-            if job not in self._line:
+            waiting = self._waiting()
+            if job not in waiting:
                 return 0
-            return list(self._line).index(job) + (self._current is not None)
+            return waiting.index(job) + (self._current is not None)
+
+    def _waiting(self) -> list[Job]:
+        """Runs in line whose visitor still wants them; call with the lock held."""
+        return [job for job in self._line if not job.cancel.is_set()]
 
     def stop(self, owner: str) -> bool:
-        """Ask every run of one visitor to stop; whether there was one."""
+        """Stop every run of one visitor: queued ones at once, the current one within a step.
+        Whether there was one."""
         with self._ready:
-            jobs = [job for job in (*self._line, self._current) if job and job.owner == owner]
-        for job in jobs:
+            queued = [job for job in self._waiting() if job.owner == owner]
+            current = self._current if self._current and self._current.owner == owner else None
+            for job in queued:
+                self._line.remove(job)
+        for job in queued:
             job.cancel.set()
-        return bool(jobs)
+            job.update(state=STOPPED)
+        if current:
+            current.cancel.set()
+        return bool(queued or current)
 
     def _work(self) -> None:
         while True:
@@ -122,17 +134,19 @@ class Studio:
                 # Whatever a run meets, the next visitor's run must start; the sentence goes to
                 # the visitor, the traceback to the log.
                 log.exception("run failed")
-                job.update(
-                    state=FAILED, message=f"This run failed: {error}. The next one is not affected."
-                )
+                job.update(state=FAILED, message=f"This run failed: {error}.")
             finally:
                 with self._ready:
                     self._current = None
 
     def _run(self, job: Job) -> None:
         pipeline, params = self.pipeline, job.params
+        if job.cancel.is_set():
+            job.update(state=STOPPED)
+            return
         began = time.monotonic()
         job.update(state=RUNNING)
+        pipeline.warm_up(pipeline.options(**params.decode_changes()))
         for mode in MODES:
             options = pipeline.options(mode=mode, **params.decode_changes())
             lane = Lane(mode, pipeline.new_trace(params.prompt, options))
@@ -155,13 +169,10 @@ class Studio:
                         job.update()
             finally:
                 stream.close()
-            if job.cancel.is_set() and not lane.trace.complete:
+            if not lane.trace.complete:
                 lane.image = pipeline.image(lane.trace.tokens)
                 job.update(state=STOPPED)
                 return
             lane.image, lane.finished = pipeline.finish(lane.trace), True
             job.update()
-            if job.cancel.is_set():
-                job.update(state=STOPPED)
-                return
         job.update(state=DONE)

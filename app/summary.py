@@ -11,6 +11,9 @@ SUBTITLES = {
     "lantern": "drafts, neighbours may stand in",
 }
 
+# Margins in perturbed fp32 logits below this can flip between a tree pass and a one-token pass.
+ROUNDING = 1e-3
+
 
 def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None) -> str:
     """The figures under a lane's image."""
@@ -33,7 +36,7 @@ def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None
         ("tokens/pass", f"{trace.mean_accepted_length:.2f}"),
         ("tokens/s", f"{trace.tokens_per_second:.0f}"),
         ("text", f"{1000 * phases['text']:.0f} ms"),
-        ("VQ", f"{1000 * phases['vq']:.0f} ms" if done else "–"),
+        ("VQ", f"{1000 * phases['vq']:.0f} ms" if "vq" in trace.extra_seconds else "–"),
     ]
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
     return (
@@ -56,9 +59,10 @@ def sentence(traces: dict[str, DecodeTrace]) -> str:
         )
     else:
         margin = ar.token_events[where].margin
+        cause = "a tie within rounding" if margin < ROUNDING else "which rounding does not explain"
         first = (
-            f"EAGLE-2 took {eagle.steps} target passes instead of {ar.steps}; rounding made it "
-            f"differ from AR at token {where}, where the two best tokens were {margin:.1e} apart"
+            f"EAGLE-2 took {eagle.steps} target passes instead of {ar.steps} and first differs "
+            f"from AR at token {where}, margin {margin:.1e}, {cause}"
         )
     relaxed = lantern.kinds[RELAXED]
     if relaxed:

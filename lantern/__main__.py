@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -74,10 +75,15 @@ DECODING = (
 
 
 def _writable(*paths: Path | None) -> None:
-    """Refuse output paths whose folder does not exist before any work is done."""
-    for path in paths:
-        if path and (path.is_dir() or not path.absolute().parent.is_dir()):
+    """Refuse output paths that cannot be written before any work is done."""
+    given = [path.absolute() for path in paths if path]
+    for path in given:
+        if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"cannot write {path}: the folder does not exist or it is a folder.")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"cannot write {path}: permission denied.")
+    if len(set(given)) < len(given):
+        raise ValueError(f"--out and --json name the same file, {given[0]}.")
 
 
 def _load(args):
@@ -104,9 +110,8 @@ def generate(args) -> None:
     _writable(args.out, args.json)
     pipeline, options = _load(args)
     options = replace(options, mode=args.mode, seed=args.seed)
-    options.__post_init__()
     pipeline.text.check(args.prompt)
-    pipeline.warm_up()
+    pipeline.warm_up(options)
     with tqdm(total=pipeline.grid**2, unit="token", leave=False, disable=None) as bar:
         trace, image = pipeline.generate(
             args.prompt, options, on_step=lambda event: bar.update(event.accepted_length)
@@ -136,7 +141,10 @@ def bench(args) -> None:
         )
     prompts = None
     if args.prompts:
-        lines = args.prompts.read_text(encoding="utf-8").splitlines()
+        try:
+            lines = args.prompts.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise ValueError(f"{args.prompts} is not UTF-8 text.") from None
         prompts = [line.strip() for line in lines if line.strip()]
         if not prompts:
             raise ValueError(f"{args.prompts} holds no prompt; write one a line.")

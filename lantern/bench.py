@@ -1,13 +1,12 @@
 """Benchmark: prompts x seeds x modes, interleaved, against AR in the same run.
 
 Prints Markdown. Ratios are per (prompt, seed, repeat) and then summarised by their median, so slow
-moments of the machine hit both sides of a ratio. Memory is the process's peak.
+moments of the machine hit both sides of a ratio.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,7 @@ from tqdm import tqdm
 
 from lantern.config import DecodeOptions
 from lantern.pipeline import Pipeline
+from lantern.runtime import peak_memory
 from lantern.trace import PHASES, DecodeTrace
 
 
@@ -29,10 +29,10 @@ def run_bench(
     file: Path | None,
 ) -> None:
     """Run, print the table, and write every figure to ``file`` if given."""
-    prompts = prompts or list(pipeline.info.examples)[:4]
+    prompts = list(dict.fromkeys(prompts or pipeline.info.examples[:4]))
     for prompt in prompts:
         pipeline.text.check(prompt)
-    pipeline.warm_up()
+    pipeline.warm_up(options)
     runs: list[dict] = []
     jobs = [(p, s, r) for r in range(repeats) for p in prompts for s in range(seeds)]
     for prompt, seed, repeat in tqdm(jobs, unit="round", leave=False, disable=None):
@@ -67,14 +67,13 @@ def _figures(trace: DecodeTrace, repeat: int) -> dict:
 def to_markdown(pipeline: Pipeline, options: DecodeOptions, runs: list[dict]) -> str:
     """The table for the README: one row a mode, with hardware and settings above it."""
     where = runs[0]["environment"]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     tree = options.tree
     lines = [
         f"{pipeline.name} on {where['hardware']} ({where['device']}, {where['threads']} threads, "
         f"{where['dtype']}, torch {where['torch']}); {len(runs)} runs; k {options.k}, delta "
         f"{options.delta}, temperature {options.temperature}, CFG {options.cfg}, top-k "
         f"{options.top_k}, tree {tree.nodes} nodes x depth {tree.depth} x branch {tree.branch}; "
-        f"peak memory {memory:.2f} GiB.",
+        f"peak memory {peak_memory(where['device']):.2f} GiB.",
         "",
         "| mode | decode s (min-max) | speed-up over AR (min-max) | passes | MAL | relaxed | "
         "tokens = AR's | " + " | ".join(f"{p} s" for p in PHASES) + " |",

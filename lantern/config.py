@@ -29,7 +29,23 @@ def config_from_dict(cls, values: dict, *, where: str = "config"):
     missing = sorted(required - set(values))
     if missing:
         raise ValueError(f"{where}: missing keys {', '.join(missing)}.")
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    for field in dataclasses.fields(cls):
+        kind = _SIMPLE.get(field.type)
+        value = values.get(field.name)
+        if kind and field.name in values and not _fits(value, kind):
+            raise ValueError(f"{where}: {field.name} must be {kind.__name__}, not {value!r}.")
+    return cls(**values)
+
+
+# Field annotations are strings here; the ones a config file can get wrong.
+_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "dict": dict}
+
+
+def _fits(value, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
 
 
 def read_json(path: Path) -> dict:
@@ -192,6 +208,10 @@ class DecodeOptions:
                 isinstance(value, int | float) and math.isfinite(value) and low <= value <= high,
                 f"{name} must be a number from {low} to {high}, not {value!r}.",
             )
+        _require(
+            self.temperature == 0 or self.temperature >= 0.01,
+            f"temperature must be 0 (greedy) or at least 0.01, not {self.temperature!r}.",
+        )
         _require(self.top_p > 0, "top_p must be above 0; use 1 to switch the filter off.")
 
     def to_dict(self) -> dict:

@@ -21,7 +21,10 @@ from lantern.models.llamagen import Transformer, prefix_mask
 from lantern.runtime import Stopwatch
 from lantern.sampling import choose, guide, gumbel_table, process
 from lantern.trace import EXACT, RELAXED, TARGET, NodeEvent, StepEvent, TokenEvent
-from lantern.tree import LEVEL_COST, LOG_FLOOR, DraftTree, deepest
+from lantern.tree import DraftTree, deepest
+
+# Keeps the scores of filtered candidates (-inf) finite, so that sums of them stay comparable.
+LOG_FLOOR = -1e4
 
 
 class DecodeError(RuntimeError):
@@ -82,6 +85,7 @@ class _Request:
         config = self.target.config
         weight = self.target.embedding.weight
         self.device, self.watch = weight.device, Stopwatch(weight.device)
+        self.watch.start()
         self.prefix, self.last = config.prefix, config.image_tokens - 1
         self.caption, self.valid = caption, valid
         self.greedy = options.temperature == 0
@@ -107,7 +111,6 @@ class _Request:
     def prefill(self) -> StepEvent:
         """Run the condition slots and choose token 0."""
         config, options = self.target.config, self.options
-        self.watch.start()
         self.noise = gumbel_table(
             options.seed, config.image_tokens, config.vocab_size, options.temperature, self.device
         )
@@ -141,17 +144,17 @@ class _Request:
         report = self._report(tree, probs, choices, margins, verdict)
         self._check(sum(report["margin"]))
         path, tokens = self._commit(tree, report)
-        seconds["accept"] = self.watch.lap()
-        if self.drafting and self.position < self.last:
-            ids = torch.tensor([t.token for t in tokens], device=self.device)
-            self._extend(ids, hidden[:, path[: len(ids)]])
-        seconds["draft"] += self.watch.lap()
         nodes = tuple(
             NodeEvent(int(t), int(q), int(d), s, i in path and i > 0)
             for i, (t, q, d, s) in enumerate(
                 zip(*(report[n] for n in ("token", "parent", "depth", "score")), strict=True)
             )
         )
+        seconds["accept"] = self.watch.lap()
+        if self.drafting and self.position < self.last:
+            ids = torch.tensor([t.token for t in tokens], device=self.device)
+            self._extend(ids, hidden[:, path[: len(ids)]])
+        seconds["draft"] += self.watch.lap()
         return self._event(tokens[0].position, tokens, nodes, seconds)
 
     def _verify(self, tree: DraftTree) -> Tensor:
@@ -237,7 +240,7 @@ class _Request:
         logits = guide(self.target.logits(out), options.cfg)
         z = process(logits, options.temperature, options.top_k, options.top_p)
         best = F.log_softmax(z, dim=-1).topk(self.shape.branch, dim=-1)
-        return best.indices, best.values.clamp(min=LOG_FLOOR) - LEVEL_COST
+        return best.indices, best.values.clamp(LOG_FLOOR, 0.0)
 
     # -- bookkeeping ----------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lantern.config import MAX_K
@@ -31,32 +31,41 @@ def neighbour_table(codes: Tensor, k: int = MAX_K) -> Tensor:
     return table
 
 
-def checksum(codes: Tensor) -> str:
-    """SHA-256 of the codebook's fp32 bytes."""
-    return hashlib.sha256(codes.float().cpu().contiguous().numpy().tobytes()).hexdigest()
+def checksum(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's bytes."""
+    return hashlib.sha256(tensor.cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def cached_table(codes: Tensor, folder: Path) -> Tensor:
     """The table of this codebook from ``folder``, built and stored there on first use.
 
-    A file of another codebook, or a broken one, is rebuilt; a folder that cannot be written is no
-    obstacle. The file is written aside and renamed, so a half-written one is never read.
+    A file of another codebook, or one whose content does not match its own checksum, is rebuilt; a
+    folder that cannot be written is no obstacle. The file is written aside and renamed, so a
+    half-written one is never read.
     """
-    digest = checksum(codes)
-    file = folder / f"neighbours-{digest[:16]}.safetensors"
-    shape = (len(codes), min(MAX_K, len(codes) - 1))
-    try:
-        table = load_file(file)["table"]
-        if table.dtype == torch.int32 and tuple(table.shape) == shape:
-            return table
-    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the answer is to rebuild
-        pass
-    table = neighbour_table(codes)
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".new", delete=False) as aside:
-            pass
-        save_file({"table": table}, aside.name)
-        os.replace(aside.name, file)
-    except OSError:
-        pass
+    file = folder / f"neighbours-{checksum(codes)[:16]}.safetensors"
+    table = _read(file)
+    if table is None:
+        table = neighbour_table(codes)
+        _write(file, table)
     return table
+
+
+def _read(file: Path) -> Tensor | None:
+    try:
+        with safe_open(file, framework="pt") as stored:
+            table = stored.get_tensor("table")
+            digest = (stored.metadata() or {}).get("sha256")
+    except (OSError, SafetensorError):
+        return None
+    return table if digest == checksum(table) else None
+
+
+def _write(file: Path, table: Tensor) -> None:
+    aside = file.with_suffix(f".{os.getpid()}.new")
+    try:
+        save_file({"table": table}, aside, metadata={"sha256": checksum(table)})
+        aside.chmod(0o644)
+        os.replace(aside, file)
+    except (OSError, SafetensorError):
+        aside.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lantern import checkpoints
 from lantern.config import (
+    MODES,
     DecodeOptions,
     DrafterConfig,
     ModelConfig,
@@ -39,6 +40,16 @@ class ModelInfo:
     defaults: dict
     examples: tuple[str, ...] = ()
 
+    def check(self) -> None:
+        """ValueError if a default is unknown or out of range, or there is no example."""
+        known = DecodeOptions().to_dict()
+        unknown = sorted(set(self.defaults) - set(known))
+        if unknown:
+            raise ValueError(f"model.json: unknown defaults {', '.join(unknown)}.")
+        if not self.examples:
+            raise ValueError("model.json: examples must hold at least one prompt.")
+        self.options()
+
     def options(self, **changes) -> DecodeOptions:
         """The model's defaults with ``changes``; nodes, depth and branch go to the tree."""
         values = self.defaults | {k: v for k, v in changes.items() if v is not None}
@@ -54,6 +65,7 @@ class Pipeline:
     ):
         self.name, self.info = name, info
         self.text, self.decoder, self.vq = text, decoder, vq
+        self._warm: set[TreeShape] = set()
         self.device = decoder.target.embedding.weight.device
 
     @classmethod
@@ -69,6 +81,7 @@ class Pipeline:
                 + "; restore them with git checkout."
             )
         info = config_from_dict(ModelInfo, read_json(folder / "model.json"), where="model.json")
+        info.check()
         target_config = _config(ModelConfig, folder / "target")
         target = _module(Transformer(target_config), folder / "target", where)
         drafter_config = _config(DrafterConfig, folder / "drafter")
@@ -98,14 +111,19 @@ class Pipeline:
         """This model's default options with ``changes``."""
         return self.info.options(**changes)
 
-    def warm_up(self) -> None:
-        """A few steps of every kind, so that no run pays for first-use set-up."""
-        for mode in ("ar", "lantern"):
-            stream = self.stream("warm-up", self.options(mode=mode))
+    def warm_up(self, options: DecodeOptions | None = None) -> None:
+        """A few steps of every mode, so that no measured run pays for the first use of a shape.
+        Does nothing for a tree shape that was warmed up before."""
+        options = options or self.options()
+        if options.tree in self._warm:
+            return
+        for mode in MODES:
+            stream = self.stream("warm-up", replace(options, mode=mode))
             for _ in range(3):
                 next(stream)
             stream.close()
         self.image([0])
+        self._warm.add(options.tree)
 
     def stream(
         self, prompt: str, options: DecodeOptions, trace: DecodeTrace | None = None

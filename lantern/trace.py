@@ -22,7 +22,8 @@ class TokenEvent:
 
     ``choice`` is what the target itself would have taken there, ``margin`` its lead over the
     runner-up in perturbed logits; ``p_choice`` and ``p_token`` are probabilities after filtering;
-    ``relaxed_mass`` is p(A(token)); ``rank`` is the place of ``choice`` among the token's
+    ``relaxed_mass`` is p(A(token)) under what refused
+    siblings left of the distribution; ``rank`` is the place of ``choice`` among the token's
     neighbours (1 = nearest; 0 = not relaxed, or at temperature 0 outvoted by neighbours that do
     not include it) and ``distance`` their latent l2 distance.
     """
@@ -174,6 +175,7 @@ class DecodeTrace:
             "tokens_per_second": self.tokens_per_second,
             "image_sha256": self.image_sha256,
             "option_names": list(self.options),
+            "extra_phases": list(self.extra_seconds),
             "events": [event.to_dict() for event in self.events],
         }
 
@@ -192,7 +194,7 @@ class DecodeTrace:
                 values["grid"],
                 values["environment"],
                 [StepEvent.from_dict(event) for event in values["events"]],
-                {phase: seconds[phase] for phase in ("text", "vq")},
+                {phase: seconds[phase] for phase in values["extra_phases"]},
                 values["image_sha256"],
             )
         except (KeyError, TypeError) as error:

@@ -12,12 +12,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-# Scores are cumulative log-probabilities. A child whose conditional probability rounds to 1 would
-# tie with its parent and could be kept without it; a small cost per level rules that out, and a
-# floor keeps filtered candidates (-inf) finite, so that they still rank below their parents.
-LEVEL_COST = 1e-6
-LOG_FLOOR = -1e4
-
 
 @dataclass(frozen=True)
 class DraftTree:
@@ -58,9 +52,11 @@ class DraftTree:
         """Keep the nodes - 1 best of all candidates [C], in list order, under the root.
 
         ``parent`` indexes the candidate list, -1 for children of the root; a candidate's parent
-        precedes it and never scores below it.
+        precedes it and never scores below it. They tie when a conditional probability rounds to 1
+        or a score is too large for the difference to show; the stable sort then keeps the parent.
         """
-        keep = score.topk(min(nodes - 1, len(score)), sorted=False).indices.sort().values
+        order = score.argsort(descending=True, stable=True)
+        keep = order[: nodes - 1].sort().values
         # Position of each kept candidate's parent among the kept, shifted by the root.
         parents = torch.searchsorted(keep, parent[keep]) + (parent[keep] >= 0)
         head = torch.zeros(1, dtype=torch.long, device=tokens.device)

@@ -118,14 +118,17 @@ def test_lantern_follows_ar_until_its_first_relaxed_token(temperature):
     assert relaxed_runs >= 3, "the test never saw a relaxed token"
 
 
+@pytest.mark.parametrize("top_k", [0, 1, 3])
 @pytest.mark.parametrize("mode", ["eagle2", "lantern"])
 @pytest.mark.parametrize("tree", TREES, ids=str)
-def test_no_draft_past_the_last_token(decoder, mode, tree):
+def test_no_draft_past_the_last_token_and_every_tree_is_sound(decoder, mode, tree, top_k):
     last = TINY.image_tokens - 1
     position = -1
-    for event in decode(decoder, mode, tree=tree, delta=0.5):
+    for event in decode(decoder, mode, tree=tree, delta=0.5, top_k=top_k):
         for node in event.nodes:
             assert position + node.depth <= last
+            if node.depth:
+                assert event.nodes[node.parent].depth == node.depth - 1
         assert [t.position for t in event.tokens] == list(
             range(event.start, event.start + len(event.tokens))
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import TINY, decode, make_caption, make_decoder, tokens_of
+from safetensors.torch import save_file
 
 from lantern.config import ModelConfig, VQConfig
 from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate
@@ -99,6 +100,8 @@ def test_neighbour_cache_is_checked_and_rebuilt(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     assert cached_table(codes, tmp_path).equal(table)
     assert len(file.read_bytes()) > 100, "the broken file was replaced"
+    save_file({"table": torch.full_like(table, 999)}, file, metadata={"sha256": "0"})
+    assert cached_table(codes, tmp_path).equal(table)
     other = cached_table(codes.flip(0), tmp_path)
     assert not other.equal(table) and len(list(tmp_path.iterdir())) == 2
     assert cached_table(codes, tmp_path / "no" / "such" / "folder").equal(table)

@@ -2,7 +2,7 @@
 
 import torch
 
-from lantern.tree import LEVEL_COST, DraftTree, deepest
+from lantern.tree import DraftTree, deepest
 
 
 def candidates(seed: int, width: int = 3, levels: int = 4):
@@ -61,9 +61,9 @@ def test_ancestors_children_and_deepest_equal_plain_python():
 
 
 def test_a_child_never_displaces_its_certain_parent():
-    """Conditional probability 1 all the way: without a cost per level all scores would tie."""
-    score = torch.tensor([-0.5 - LEVEL_COST * d for d in (1, 2, 3)])
-    for nodes in (2, 3, 4):
+    """All scores tie: conditional probability 1, or a sum too large for fp32 to tell."""
+    for base, nodes in [(b, n) for b in (-0.5, -40.0, -1e4) for n in (2, 3, 4)]:
+        score = torch.tensor([base, base - 1e-6, base - 2e-6])
         tree = DraftTree.select(
             0, torch.tensor([1, 2, 3]), score, torch.tensor([-1, 0, 1]), torch.tensor([1, 2, 3]),
             nodes, levels=3, width=1,

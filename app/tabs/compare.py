@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import logging
 import random
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from app.studio import FAILED, QUEUED, RUNNING, STOPPED, Job, QueueFull, Studio
 from app.summary import TITLES, lane_card, map_data, sentence
 from lantern.acceptance import RULES
 from lantern.config import MAX_SEED, MODES
+
+log = logging.getLogger("lantern.compare")
 
 POLL_SECONDS = 0.3
 EMPTY_HISTOGRAM = (
@@ -175,11 +178,14 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
         concurrency_limit=32,
         trigger_mode="once",
         validator=validate,
+        # Raw values: Gradio's own preprocessing would answer None or "7" with a Python error.
+        preprocess=False,
     )
 
     def stop(request: gr.Request):
-        studio.stop(request.session_hash or "api")
-        return gr.Button("Stopping…", interactive=False)
+        if studio.stop(request.session_hash or "api"):
+            return gr.Button("Stopping…", interactive=False)
+        return gr.skip()
 
     view.stop.click(stop, None, view.stop, queue=False, api_visibility="private")
     dice.click(
@@ -221,7 +227,12 @@ def _run(studio: Studio, view: View, values, owner: str):
         while not job.over:
             version = job.wait(version, POLL_SECONDS)
             yield _outputs(view, _progress(studio, view, job, shown))
-        yield _outputs(view, _final(view, job, shown))
+        yield _outputs(view, _final(view, job))
+    except Exception:
+        # The visitor must be able to press Run again, whatever broke on the way to the page.
+        log.exception("showing a run failed")
+        text = "Something went wrong while showing this run. Please run it again."
+        yield _outputs(view, _buttons(view) | {view.status: _status(text, "bad")})
     finally:
         # Runs on the server's event loop when the visitor leaves: nothing but a flag.
         job.cancel.set()
@@ -236,7 +247,8 @@ def _cleared(view: View) -> list:
     changes = dict.fromkeys(view.images.values())
     changes |= {card: lane_card(mode, None, None) for mode, card in view.cards.items()}
     changes |= {view.histogram: EMPTY_HISTOGRAM, view.token_map: None, view.sentence: ""}
-    changes |= {view.run: gr.Button(interactive=False), view.stop: gr.Button(interactive=True)}
+    changes |= {view.run: gr.Button("Run", interactive=False)}
+    changes |= {view.stop: gr.Button("Stop", interactive=True)}
     return _outputs(view, changes | {view.status: _status("Starting …")})
 
 
@@ -250,10 +262,10 @@ def _progress(studio: Studio, view: View, job: Job, shown: dict) -> dict:
         text = f"In line: {runs} ahead of yours." if ahead else "Starting …"
     for mode, lane in list(job.lanes.items()):
         baseline = job.lanes["ar"].trace
-        count = len(lane.trace.tokens)
-        if shown.get(mode) != (count, lane.finished) and lane.image is not None:
-            shown[mode] = (count, lane.finished)
-            changes[view.images[mode]] = lane.image
+        count, image = len(lane.trace.tokens), lane.image
+        if image is not None and shown.get(mode) is not image:
+            shown[mode] = image
+            changes[view.images[mode]] = image
             changes[view.cards[mode]] = lane_card(mode, lane.trace, baseline)
         if not lane.finished and job.state == RUNNING:
             text = f"{TITLES[mode]} is drawing: {count} of {lane.trace.grid**2} tokens"
@@ -263,7 +275,15 @@ def _progress(studio: Studio, view: View, job: Job, shown: dict) -> dict:
     return changes
 
 
-def _final(view: View, job: Job, shown: dict) -> dict:
+def _buttons(view: View) -> dict:
+    """Both buttons as they are between runs."""
+    return {
+        view.run: gr.Button("Run", interactive=True),
+        view.stop: gr.Button("Stop", interactive=False),
+    }
+
+
+def _final(view: View, job: Job) -> dict:
     """Everything that needs the whole run."""
     changes: dict = {}
     traces = {mode: lane.trace for mode, lane in job.lanes.items()}
@@ -280,9 +300,7 @@ def _final(view: View, job: Job, shown: dict) -> dict:
         changes[view.token_map] = map_data(lane.trace, _data_url(lane.image))
         changes[view.sentence] = sentence(traces)
     changes[view.status] = _final_status(job, traces)
-    changes[view.run] = gr.Button("Run", interactive=True)
-    changes[view.stop] = gr.Button("Stop", interactive=False)
-    return changes
+    return changes | _buttons(view)
 
 
 def _final_status(job: Job, traces: dict) -> str:

@@ -6,15 +6,10 @@ last hidden state of every word piece, special tokens included, goes to the targ
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 from torch import Tensor
-
-# The files lie beside the model; transformers must not look for newer ones on the hub.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class TextEncoder:
