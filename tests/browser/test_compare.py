@@ -27,6 +27,13 @@ NOT_OURS = {"image-redundant-alt", "aria-prohibited-attr"}
 pytestmark = pytest.mark.browser
 
 
+def chromium_path() -> str:
+    """The system's Chromium or Chrome."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "Chromium is needed: apt-get install chromium"
+    return path
+
+
 @pytest.fixture(scope="module")
 def address():
     with socket.socket() as probe:
@@ -55,10 +62,8 @@ def address():
 
 @pytest.fixture(scope="module")
 def browser():
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    assert path, "Chromium is needed: apt-get install chromium"
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
         yield chromium
         chromium.close()
 
