@@ -60,7 +60,7 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
                 linestyle=style,
             )
         axes.set_xlim(0.4, longest + 0.6)
-        axes.set_ylim(0, top * 1.12)
+        axes.set_ylim(0, top * 1.22)  # room for the legend above the bars
         axes.set_xticks(list(lengths))
         axes.set_xlabel("tokens committed by one target pass", color=INK)
         axes.set_ylabel("% of passes", color=INK)
@@ -68,7 +68,7 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
         for side, spine in axes.spines.items():
             spine.set_color(FAINT)
             spine.set_visible(side in ("left", "bottom"))
-        axes.legend(frameon=False, labelcolor=INK)
+        axes.legend(frameon=False, labelcolor=INK, loc="upper center", ncols=2)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return _themed(out.getvalue(), "Histogram of accepted lengths")

@@ -117,9 +117,7 @@ def agreement(drafter, target, shard: Shard, cfg: float, count: int = 64) -> dic
     totals: dict[str, float] = {}
     batches = torch.arange(min(count, len(shard))).split(8)
     for index in batches:
-        batch = shard.batch(index, target.config.prefix)
-        with autocast(torch.device("cpu")):
-            _, figures = draft_loss(drafter, target, batch, cfg, 1)
+        _, figures = draft_loss(drafter, target, shard.batch(index, target.config.prefix), cfg, 1)
         for name, value in figures.items():
             totals[name] = totals.get(name, 0.0) + float(value) / len(batches)
     return totals

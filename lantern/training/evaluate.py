@@ -43,9 +43,11 @@ def held_out_captions(concepts: list[Concept], count: int) -> list[tuple[str, ju
     return [cases[i] for i in order[:count]]
 
 
-def tokenizer_quality(pipeline: Pipeline, art: Art, count: int = 96) -> dict[str, float]:
-    """PSNR in dB on held-out scenes of taught concepts, and the share of codes they use."""
-    scenes = held_out_scenes(art, count)
+def tokenizer_quality(
+    pipeline: Pipeline, art: Art, concepts: list[Concept], count: int = 192
+) -> dict[str, float]:
+    """PSNR in dB on held-out scenes of the taught concepts."""
+    scenes = held_out_scenes(art, concepts, count)
     with torch.inference_mode():
         codes = pipeline.vq.encode(scenes)
         value = psnr(pipeline.vq.decode(codes), scenes)
@@ -112,7 +114,7 @@ def evaluate(
     figures: dict = {
         "images": len(cases),
         "options": options.to_dict(),
-        "tokenizer": tokenizer_quality(pipeline, art)
+        "tokenizer": tokenizer_quality(pipeline, art, concepts)
         | {"codes_alive": codes_alive(pipeline, train_shard)},
         "judge_on_scenes": judge.accuracy(judge_model, scenes, scene_labels),
         "drafter": agreement(

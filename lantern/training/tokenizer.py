@@ -22,7 +22,7 @@ from lantern.checkpoints import load_weights
 from lantern.config import VQConfig, config_from_dict, read_json
 from lantern.models.vq import VQModel
 from lantern.training import data
-from lantern.training.art import Art, read_concepts
+from lantern.training.art import Art, Concept, read_concepts
 from lantern.training.loop import Budget, Optimisation, Run, autocast
 
 EMOJI_VQ = VQConfig(
@@ -53,10 +53,9 @@ def to_tensor(images: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def held_out_scenes(art: Art, count: int) -> Tensor:
-    """Fixed scenes of taught concepts that no training seed produces: [count, 3, 128, 128]."""
+def held_out_scenes(art: Art, concepts: list[Concept], count: int) -> Tensor:
+    """Fixed scenes of ``concepts`` that no training seed produces: [count, 3, 128, 128]."""
     rng = np.random.default_rng(HELD_OUT_SEED)
-    concepts = read_concepts()
     specs = [data.sample_spec(art, concepts, rng, jitter=data.Jitter())[0] for _ in range(count)]
     return to_tensor([data.render(art, spec) for spec in specs])
 
@@ -142,7 +141,7 @@ def train_tokenizer(
         trainable=lambda name: not name.startswith("quantize"),
         extra=codebook.state,
     )
-    held_out = held_out_scenes(art, 48)
+    held_out = held_out_scenes(art, read_concepts(), 48)
     seen: list[Tensor] = []
 
     def report(values: dict) -> None:
