@@ -53,12 +53,8 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
                 edgecolor=INK, linewidth=0.6, label=label,
             )  # fmt: skip
         for mode, style in (("eagle2", "--"), ("lantern", "-")):
-            axes.axvline(
-                traces[mode].mean_accepted_length,
-                color=LANES[mode][1],
-                linewidth=2,
-                linestyle=style,
-            )
+            mean, colour = traces[mode].mean_accepted_length, LANES[mode][1]
+            axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
         axes.set_xlim(0.4, longest + 0.6)
         axes.set_ylim(0, top * 1.22)  # room for the legend above the bars
         axes.set_xticks(list(lengths))

@@ -233,6 +233,9 @@ def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
     handler = compare._run(studio, view, GOOD, "a")
     outputs = next(handler)
     assert len(outputs) == len(view.outputs)
+    (job,) = jobs
+    while "ar" not in job.lanes or not job.lanes["ar"].trace.events:
+        time.sleep(0.01)
     next(handler)
     took = []
 
@@ -245,7 +248,6 @@ def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
     thread.start()
     thread.join(5)
     assert took and took[0] < 0.2
-    (job,) = jobs
     assert finish(job).state == STOPPED
     assert len(job.lanes["ar"].trace.tokens) < 16
 
