@@ -7,13 +7,11 @@ that is what it is fed below the first level of a tree.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lantern.checkpoints import load_weights
@@ -159,7 +157,7 @@ def train_drafter(
             with run.averaged():
                 figures = agreement(drafter, target, held_out, cfg, 32)
             values |= {f"held_out_{k}": round(v, 4) for k, v in figures.items()}
-            export(run, drafter, out)
+            run.export(out, drafter.config)
 
     for step in run.steps(report):
         epoch, place = divmod(step * batch_size, shards.size)
@@ -170,13 +168,4 @@ def train_drafter(
         with autocast(device):
             loss, figures = draft_loss(drafter, target, batch, cfg, UNROLL if step % 3 == 2 else 1)
         run.update(loss, **figures)
-    export(run, drafter, out)
-
-
-def export(run: Run, drafter: Drafter, out: Path) -> None:
-    """Write the averaged weights in fp16 with their config."""
-    out.mkdir(parents=True, exist_ok=True)
-    with run.averaged():
-        weights = {n: w.half().contiguous().clone() for n, w in drafter.state_dict().items()}
-    save_file(weights, out / "model.safetensors")
-    (out / "config.json").write_text(json.dumps(asdict(drafter.config), indent=2) + "\n")
+    run.export(out, drafter.config)

@@ -14,10 +14,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -162,6 +163,17 @@ class Run:
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, current)
+
+    def export(self, out: Path, config, keep: Callable[[str], bool] = lambda name: False) -> None:
+        """Write the averaged weights in fp16, fp32 where ``keep`` says so, and their config."""
+        out.mkdir(parents=True, exist_ok=True)
+        with self.averaged():
+            weights = {
+                name: (w if keep(name) else w.half()).contiguous().clone()
+                for name, w in self.model.state_dict().items()
+            }
+        save_file(weights, out / "model.safetensors")
+        (out / "config.json").write_text(json.dumps(asdict(config), indent=2) + "\n")
 
     def save(self) -> None:
         state = {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lantern.checkpoints import load_weights
@@ -121,7 +119,7 @@ def train_target(
                     for i in torch.arange(len(held_out)).split(16)
                 ]
             values["held_out"] = round(float(torch.stack(losses).mean()), 4)
-            export(run, model, out)
+            run.export(out, model.config)
         if sample and run.step % 400 == 0:
             with run.averaged():
                 sample(model, run.step)
@@ -137,17 +135,8 @@ def train_target(
         with autocast(device):
             loss = next_token_loss(model, batch, CAPTION_DROP)
         run.update(loss)
-    export(run, model, out)
+    run.export(out, model.config)
 
 
 def _to(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, **{name: value.to(device) for name, value in vars(batch).items()})
-
-
-def export(run: Run, model: Transformer, out: Path) -> None:
-    """Write the averaged weights in fp16 with their config."""
-    out.mkdir(parents=True, exist_ok=True)
-    with run.averaged():
-        weights = {n: w.half().contiguous().clone() for n, w in model.state_dict().items()}
-    save_file(weights, out / "model.safetensors")
-    (out / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")

@@ -8,14 +8,12 @@ the first step collapses to brightness alone at this budget.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lantern.checkpoints import load_weights
@@ -155,7 +153,7 @@ def train_tokenizer(
                 )
             values["psnr"] = round(psnr(image, held_out), 3)
             if codebook.state["ready"]:
-                export(run, model, out)
+                run.export(out, model.config, keep=lambda name: "quantize" in name)
 
     for step in run.steps(report):
         if run.progress >= AUTOENCODER_SHARE and not codebook.state["ready"] and len(seen) >= 20:
@@ -183,7 +181,7 @@ def train_tokenizer(
         decoded = decoded.float()
         loss = reconstruction_loss(decoded, images) + commitment
         run.update(loss, commitment=commitment.detach(), train_psnr=psnr(decoded.detach(), images))
-    export(run, model, out)
+    run.export(out, model.config, keep=lambda name: "quantize" in name)
 
 
 def _crops(art: Art, rng: np.random.Generator, count: int, size: int) -> Tensor:
@@ -193,15 +191,3 @@ def _crops(art: Art, rng: np.random.Generator, count: int, size: int) -> Tensor:
         y, x = rng.integers(0, image.shape[0] - size + 1, 2)
         images.append(image[y : y + size, x : x + size])
     return to_tensor(images)
-
-
-def export(run: Run, model: VQModel, out: Path) -> None:
-    """Write the averaged weights in fp16 (codebook in fp32) with their config."""
-    out.mkdir(parents=True, exist_ok=True)
-    with run.averaged():
-        weights = {
-            name: (w if "quantize" in name else w.half()).contiguous().clone()
-            for name, w in model.state_dict().items()
-        }
-    save_file(weights, out / "model.safetensors")
-    (out / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
