@@ -121,7 +121,8 @@ def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
     left = probs.clone()
     remaining = torch.ones(n, 1, device=probs.device)
     done = torch.zeros(n, dtype=torch.bool, device=probs.device)
-    for child in tree.children.unbind(1):  # one child of every node at a time, in draft order
+    children = tree.children.unbind(1)
+    for turn, child in enumerate(children):  # one child of every node at a time, in draft order
         exists = child >= 0
         code = tree.tokens[child.clamp(min=0)]
         near_codes = neighbours[code, : rule.k].long()
@@ -132,11 +133,13 @@ def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
         relaxed = (near * members).sum(-1, keepdim=True)
         hit = (code == choices) | ((near_codes == choices[:, None]) & members).any(-1)
         taken = hit & exists & ~done
-        done = done | taken
         slot = torch.where(exists, child, n)
         accept[slot] = taken
         mass[slot] = (relaxed / scale)[:, 0]
+        if turn + 1 == len(children):
+            break
         # Refused: its mass and that of A(c) leave the distribution.
+        done = done | taken
         left.scatter_(1, near_codes, near.masked_fill(members, 0))
         left.scatter_(1, code[:, None], own.masked_fill(exists[:, None], 0))
         remaining = remaining - torch.where(exists[:, None], own + relaxed, 0)

@@ -99,7 +99,11 @@ class _Request:
         self.seen[..., : config.prefix].masked_fill_(~valid, -torch.inf)
         self.seen = self.seen.to(weight.dtype)
         if self.drafting:
-            rows = self.shape.branch * self.shape.depth
+            width, levels = self.shape.branch, self.shape.depth
+            rows = width * levels
+            # Depth of every candidate of a full tree: a shallower one's are the first of them.
+            self.depths = torch.arange(2, levels + 1).repeat_interleave(width**2)
+            self.depths = F.pad(self.depths, (width, 0), value=1).to(self.device)
             self.draft_cache = KVCache(
                 len(self.drafter.layers), 2, self.drafter.config.heads, slots + rows,
                 config.width // self.drafter.config.heads, device=self.device, dtype=weight.dtype,
@@ -224,13 +228,10 @@ class _Request:
             frontier_score, best = score.flatten().topk(width)
             frontier_tokens, frontier = tokens.flatten()[best], best + offset
             feature, lineage = out[:, best // width], seen[best // width]
-        depth = torch.tensor(
-            [1] * width + [2 + i for i in range(levels - 1) for _ in range(width * width)],
-            device=self.device,
-        )
+        tokens = torch.cat(all_tokens)
         return DraftTree.select(
-            self.root, torch.cat(all_tokens), torch.cat(all_scores), torch.cat(all_parents),
-            depth, self.shape.nodes, levels=levels, width=width,
+            self.root, tokens, torch.cat(all_scores), torch.cat(all_parents),
+            self.depths[: len(tokens)], self.shape.nodes, levels=levels, width=width,
         )  # fmt: skip
 
     def _candidates(self, out: Tensor) -> tuple[Tensor, Tensor]:

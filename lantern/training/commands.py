@@ -79,6 +79,7 @@ def _data_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--smallest", type=int, default=96, help="side of the smallest drawing in px")
     p.add_argument("--largest", type=int, default=107, help="side of the largest drawing in px")
     p.add_argument("--shift", type=int, default=8, help="most shift from the centre in px")
+    p.add_argument("--shift-step", type=int, default=1, help="shifts are multiples of this, in px")
 
 
 def _prepare(args):
@@ -125,7 +126,7 @@ def _shards(args, art):
     vq = load_tokenizer(args.model_dir / "tokenizer")
     text = TextEncoder(args.model_dir / "text", EMOJI_TARGET.prefix)
     concepts = read_concepts(core_only=args.core)
-    jitter = Jitter(args.smallest, args.largest, args.shift)
+    jitter = Jitter(args.smallest, args.largest, args.shift, args.shift_step)
     print("encoding samples ...", flush=True)
     shards = Shards(
         args.data,

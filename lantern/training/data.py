@@ -45,11 +45,13 @@ NO_MIRROR = {"clock", "alarm clock", "guitar", "violin", "key"}
 
 @dataclass(frozen=True)
 class Jitter:
-    """How freely drawings are placed: side in pixels, shift from the centre in pixels."""
+    """How freely drawings are placed: side in pixels, shift from the centre in pixels, and the
+    step of the shift: equal to a token's side, a drawing keeps its tokens wherever it lies."""
 
     smallest: int = 96
     largest: int = 107
     shift: int = 8
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ def render(art: Art, spec: SceneSpec) -> np.ndarray:
     if spec.mirror:
         drawing = drawing.transpose(Image.FLIP_LEFT_RIGHT)
     drawing = drawing.resize((side, side), Image.LANCZOS)
-    free = SIZE - side
+    free, step = SIZE - side, spec.jitter.step
+    most = spec.jitter.shift // step
     x, y = (
-        int(np.clip(free / 2 + rng.integers(-spec.jitter.shift, spec.jitter.shift + 1), 0, free))
-        for _ in range(2)
+        int(np.clip(free / 2 + step * rng.integers(-most, most + 1), 0, free)) for _ in range(2)
     )
     canvas.paste(drawing, (x, y), drawing)
     return np.asarray(canvas)
