@@ -27,8 +27,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     p = commands.add_parser("generate", help="draw one image")
-    p.add_argument("prompt")
-    p.add_argument("--model", default="emoji-128")
+    p.add_argument("prompt", help="what to draw; a class name for class-conditional models")
+    add_model(p)
     p.add_argument("--mode", choices=MODES, default="lantern")
     p.add_argument("--seed", type=int, default=0)
     add_decoding(p)
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.set_defaults(run=generate)
 
     p = commands.add_parser("bench", help="time the modes against each other")
-    p.add_argument("--model", default="emoji-128")
+    add_model(p)
     p.add_argument("--modes", default=",".join(MODES), help="comma-separated")
     p.add_argument("--prompts", type=Path, help="text file, one prompt a line")
     p.add_argument("--seeds", type=int, default=2)
@@ -47,7 +47,19 @@ def build_parser() -> argparse.ArgumentParser:
     p.set_defaults(run=bench)
 
     p = commands.add_parser("models", help="list the models, where they are and what is missing")
+    _model_dir(p)
     p.set_defaults(run=models)
+
+    p = commands.add_parser("download", help="fetch a model's files from the hub")
+    p.add_argument("name")
+    _model_dir(p)
+    p.set_defaults(run=download)
+
+    p = commands.add_parser("check", help="load a model, draw one image, report what it costs")
+    p.add_argument("name")
+    _model_dir(p)
+    _hardware(p)
+    p.set_defaults(run=check)
 
     add_commands(commands)
     return parser
@@ -65,7 +77,21 @@ def add_decoding(p: argparse.ArgumentParser) -> None:
     p.add_argument("--depth", type=int, help="draft tree depth")
     p.add_argument("--branch", type=int, help="candidates per tree level")
     p.add_argument("--rule", help="how the relaxation budget is measured: tvd")
+    _hardware(p)
+
+
+def add_model(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--model", default="emoji-128", help="see python -m lantern models")
+    _model_dir(p)
+
+
+def _model_dir(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--model-dir", type=Path, help="folder that holds models, <folder>/<model>/...")
+
+
+def _hardware(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    p.add_argument("--dtype", choices=("fp32", "bf16"), help="default: bf16 on cuda, else fp32")
     p.add_argument("--threads", type=int, help="CPU threads")
 
 
@@ -86,18 +112,37 @@ def _writable(*paths: Path | None) -> None:
         raise ValueError(f"--out and --json name the same file, {given[0]}.")
 
 
-def _load(args):
-    """Pipeline and validated options."""
-    from lantern.acceptance import rule_for
+def _pipeline(args, name: str):
+    """The model on the wished device, with a progress bar over its parts."""
+    import torch
+    from tqdm import tqdm
+
     from lantern.pipeline import Pipeline
     from lantern.runtime import set_threads
 
     if args.threads is not None and not 1 <= args.threads <= 256:
         raise ValueError(f"threads must be from 1 to 256, not {args.threads}.")
+    if args.model_dir and not args.model_dir.is_dir():
+        raise ValueError(f"--model-dir {args.model_dir} is not a folder.")
     set_threads(args.threads)
-    pipeline = Pipeline.load(args.model, args.device)
-    changes = {name: getattr(args, name) for name in DECODING}
-    options = pipeline.options(**changes)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(args.dtype)
+    with tqdm(total=5, desc=f"loading {name}", leave=False, disable=None) as bar:
+
+        def progress(what: str) -> None:
+            bar.update()
+            bar.set_postfix_str(what)
+
+        return Pipeline.load(
+            name, args.device, dtype=dtype, model_dir=args.model_dir, progress=progress
+        )
+
+
+def _load(args):
+    """Pipeline and validated options."""
+    from lantern.acceptance import rule_for
+
+    pipeline = _pipeline(args, args.model)
+    options = pipeline.options(**{name: getattr(args, name) for name in DECODING})
     rule_for(options)
     return pipeline, options
 
@@ -156,11 +201,42 @@ def models(args) -> None:
     from lantern import checkpoints
 
     for name, entry in checkpoints.MODELS.items():
-        missing = checkpoints.missing_files(name)
-        state = f"missing {', '.join(map(str, missing))}" if missing else "present"
         print(f"{name}: {entry.summary}")
-        print(f"  {state}; {checkpoints.folder_of(name)}")
-        print(f"  from: {entry.source}\n  licence: {entry.licence}")
+        problem = checkpoints.unavailable(name, args.model_dir)
+        print(f"  {problem or 'present'}")
+        for part in entry.parts:
+            print(f"  {part}: {_where(checkpoints, name, part, args.model_dir)}")
+        print(f"  licence: {entry.licence}")
+
+
+def _where(checkpoints, name: str, part: str, model_dir: Path | None) -> str:
+    """One line about a part: its folder and size, or where it would come from."""
+    found = checkpoints.find(name, part, model_dir)
+    source = checkpoints.entry(name).parts[part][0]
+    if source.layout == "classes":
+        return "ImageNet class names, built in"
+    if found:
+        size = sum(path.stat().st_size for path in found.paths)
+        return f"{found.folder} ({size / 1e9:.2f} GB)"
+    absent = ", ".join(checkpoints.missing(name, part, model_dir))
+    if source.repo:
+        return f"missing {absent}; from {source.repo} ({source.gigabytes:.1f} GB)"
+    if part in checkpoints.entry(name).optional:
+        return f"none; train one with python -m lantern train-drafter --model {name}"
+    return f"missing {absent}; ships with this repository"
+
+
+def download(args) -> None:
+    from lantern import checkpoints
+
+    checkpoints.download(args.name, args.model_dir)
+    print(checkpoints.unavailable(args.name, args.model_dir) or f"{args.name} is complete.")
+
+
+def check(args) -> None:
+    from lantern.check import report
+
+    print(report(_pipeline(args, args.name)))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,48 +1,174 @@
-"""Which models exist, where their files lie, and loading them with clear errors.
+"""Which models exist and where their files lie: folders, the hub cache, downloads.
 
-A model is a folder: ``model.json`` (title, defaults, licences), and ``target/``, ``drafter/``,
-``tokenizer/``, ``text/`` with a config.json and safetensors weights each.
+A model is four parts: ``target``, ``drafter``, ``tokenizer`` and ``text``. Each part has one or
+more sources, alternatives in order of preference; a source is a set of files of one layout.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
-
 ROOT = Path(__file__).resolve().parent.parent / "checkpoints"
-PARTS = {
-    "target": ("config.json", "model.safetensors"),
-    "drafter": ("config.json", "model.safetensors"),
-    "tokenizer": ("config.json", "model.safetensors"),
-    "text": ("config.json", "model.safetensors", "tokenizer.json"),
-}
+
+
+@dataclass(frozen=True)
+class Source:
+    """``files``: config first (if the layout has one), then weights, then the rest. ``layout``:
+    native (config.json and weights of this repository), hf, original, vq, encoder or classes.
+    ``repo``: the hub repository, None where a part comes with this repository or is trained here.
+    """
+
+    layout: str
+    files: tuple[str, ...]
+    repo: str | None = None
+    gigabytes: float = 0.0
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """What the registry knows about a model before loading it."""
+    """What is known about a model before anything is loaded. ``info`` stands in for a model.json
+    where the published files have none; parts in ``optional`` may be absent."""
 
     name: str
     title: str
     summary: str
     licence: str
-    source: str
+    grid: int
+    pixels: int
+    parts: dict[str, tuple[Source, ...]]
+    optional: tuple[str, ...] = ()
+    info: dict = field(default_factory=dict)
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the model draws classes instead of prompts."""
+        return self.parts["text"][0].layout == "classes"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of one part: ``paths`` in the order of ``source.files``."""
+
+    source: Source
+    paths: tuple[Path, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.paths[0].parent
+
+
+_NATIVE = Source("native", ("config.json", "model.safetensors"))
+_TRAINED_HERE = Source("hf", ("config.json", "model.safetensors"))
+_T5 = tuple(
+    Source("encoder", ("config.json", *weights, "tokenizer.json", "tokenizer_config.json"),
+           "google/flan-t5-xl", 11.4)
+    for weights in (
+        ("model.safetensors.index.json", "model-00001-of-00002.safetensors",
+         "model-00002-of-00002.safetensors"),
+        ("model.safetensors",),
+    )
+)  # fmt: skip
+_PROMPTS = (
+    "a red apple on a wooden table",
+    "a lighthouse on a cliff at sunset",
+    "a corgi wearing a bow tie, oil painting",
+    "a bowl of ramen with an egg",
+)
+
+
+def _stage(number: int, grid: int, repo: str, drafter: str, original: str) -> ModelEntry:
+    pixels = 16 * grid
+    return ModelEntry(
+        name=f"llamagen-stage{number}",
+        title=f"LlamaGen Stage {'I' * number}",
+        summary=f"775 M parameters, {pixels} x {pixels} px, {grid**2} tokens; the paper's model",
+        licence="MIT (LlamaGen); Apache-2.0 (flan-t5-xl); the drafter's repository states none",
+        grid=grid,
+        pixels=pixels,
+        parts={
+            "target": (
+                Source("hf", ("config.json", "model.safetensors"), repo, 3.1),
+                Source("original", (original,), "peizesun/llamagen_t2i", 3.1),
+            ),
+            "drafter": tuple(
+                Source("hf", ("config.json", file), drafter, 0.2)
+                for file in ("pytorch_model.bin", "model.safetensors")
+            ),
+            "tokenizer": (Source("vq", ("vq_ds16_t2i.pt",), "peizesun/llamagen_t2i", 0.29),),
+            "text": _T5,
+        },
+        info={
+            "title": f"LlamaGen Stage {'I' * number}",
+            "defaults": {
+                "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": 7.5, "top_k": 1000,
+                "top_p": 1.0, "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
+            },
+            "examples": list(_PROMPTS),
+        },
+    )  # fmt: skip
+
+
+def _class_model(size: str, parameters: str, pixels: int, gigabytes: float) -> ModelEntry:
+    grid = pixels // 16
+    return ModelEntry(
+        name=f"llamagen-{size.lower()}-{pixels}",
+        title=f"LlamaGen-{size} {pixels} px",
+        summary=f"{parameters} parameters, {pixels} x {pixels} px, {grid**2} tokens; ImageNet",
+        licence="MIT (LlamaGen)",
+        grid=grid,
+        pixels=pixels,
+        parts={
+            "target": (
+                Source("original", (f"c2i_{size}_{pixels}.pt",), "FoundationVision/LlamaGen",
+                       gigabytes),
+            ),
+            "drafter": (_TRAINED_HERE,),
+            "tokenizer": (
+                Source("vq", ("vq_ds16_c2i.pt",), "FoundationVision/LlamaGen", 0.29),
+            ),
+            "text": (Source("classes", ()),),
+        },
+        optional=("drafter",),
+        info={
+            "title": f"LlamaGen-{size} {pixels} px",
+            "defaults": {
+                "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": 4.0, "top_k": 2000,
+                "top_p": 1.0, "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
+            },
+            "examples": ["golden retriever", "macaw", "volcano", "espresso", "lighthouse"],
+        },
+    )  # fmt: skip
 
 
 MODELS = {
-    "emoji-128": ModelEntry(
-        name="emoji-128",
-        title="emoji-128",
-        summary="21 M parameters, 128 x 128 px, 256 tokens; trained by this repository",
-        licence="Apache-2.0 (weights); art MIT and Apache-2.0, see the model card",
-        source="shipped in checkpoints/emoji-128",
-    ),
+    entry.name: entry
+    for entry in (
+        ModelEntry(
+            name="emoji-128",
+            title="emoji-128",
+            summary="21 M parameters, 128 x 128 px, 256 tokens; trained by this repository",
+            licence="Apache-2.0 (weights); art MIT and Apache-2.0, see the model card",
+            grid=16,
+            pixels=128,
+            parts={
+                "target": (_NATIVE,),
+                "drafter": (_NATIVE,),
+                "tokenizer": (_NATIVE,),
+                "text": (
+                    Source("encoder", ("config.json", "model.safetensors", "tokenizer.json")),
+                ),
+            },
+        ),
+        _stage(1, 16, "jadohu/LlamaGen-T2I", "jadohu/llamagen_drafter", "t2i_XL_stage1_256.pt"),
+        _stage(2, 32, "jadohu/LlamaGen-T2I-2", "jadohu/llamagen2_drafter", "t2i_XL_stage2_512.pt"),
+        _class_model("B", "111 M", 256, 0.45),
+        _class_model("L", "343 M", 256, 1.4),
+        _class_model("B", "111 M", 384, 0.45),
+        _class_model("L", "343 M", 384, 1.4),
+        _class_model("XL", "775 M", 384, 3.1),
+    )
 }
 
 
@@ -53,48 +179,112 @@ def entry(name: str) -> ModelEntry:
     return MODELS[name]
 
 
-def folder_of(name: str) -> Path:
-    """Where a model's files are: $LANTERN_MODELS/<name> if that exists, else checkpoints/<name>."""
+def roots(model_dir: Path | None = None) -> list[Path]:
+    """Folders that hold models: ``model_dir``, $LANTERN_MODELS, then the repository's own."""
+    given = [model_dir, os.environ.get("LANTERN_MODELS")]
+    return [Path(folder) for folder in given if folder] + [ROOT]
+
+
+def folder_of(name: str, model_dir: Path | None = None) -> Path:
+    """A model's folder in the first root that has one, else where it would belong."""
     entry(name)
-    elsewhere = os.environ.get("LANTERN_MODELS")
-    if elsewhere and (Path(elsewhere) / name).is_dir():
-        return Path(elsewhere) / name
-    return ROOT / name
+    places = [root / name for root in roots(model_dir)]
+    return next((place for place in places if place.is_dir()), places[0])
 
 
-def missing_files(name: str) -> list[Path]:
-    """Files of a model that are not there, relative to its folder."""
-    folder = folder_of(name)
-    wanted = [Path("model.json")]
-    wanted += [Path(part) / file for part, files in PARTS.items() for file in files]
-    return [file for file in wanted if not (folder / file).is_file()]
+def find(name: str, part: str, model_dir: Path | None = None) -> Found | None:
+    """The files of a part, None if no source is complete.
 
-
-def load_weights(module: nn.Module, file: Path) -> None:
-    """Fill ``module`` from a safetensors file, strictly.
-
-    FileNotFoundError if it is missing; ValueError, naming file and tensor, if it is broken, or a
-    tensor is missing, unexpected or of another shape. Values are converted to the module's dtype.
+    Looked for in <root>/<model>/<part>, <root>/<model>, <root>/<repository's name> and the hub
+    cache, source by source.
     """
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing; restore it or download the model again.")
-    try:
-        state = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged ({error}); restore it.") from None
-    own = module.state_dict()
-    problems = [f"{name} is missing" for name in own if name not in state]
-    problems += [f"{name} is unexpected" for name in state if name not in own]
-    problems += [
-        f"{name} has shape {tuple(state[name].shape)}, expected {tuple(own[name].shape)}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
-    ]
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ValueError(
-            f"{file} does not fit its config: {problems[0]}{more}; is it the right file?"
+    for source in entry(name).parts[part]:
+        for paths in _places(name, part, source, model_dir):
+            if all(path and path.is_file() for path in paths):
+                return Found(source, tuple(paths))
+    return None
+
+
+def missing(name: str, part: str, model_dir: Path | None = None) -> list[str]:
+    """File names that would complete a part, of the source of which most is there already (of the
+    first if nothing is); [] if it is complete."""
+    best, most = list(entry(name).parts[part][0].files), 0
+    for source in entry(name).parts[part]:
+        for paths in _places(name, part, source, model_dir):
+            present = [bool(path and path.is_file()) for path in paths]
+            if all(present):
+                return []
+            if sum(present) > most:
+                most = sum(present)
+                best = [f for f, here in zip(source.files, present, strict=True) if not here]
+    return best
+
+
+def _places(name: str, part: str, source: Source, model_dir: Path | None):
+    for root in roots(model_dir):
+        folders = [root / name / part, root / name]
+        folders += [root / source.repo.split("/")[1]] if source.repo else []
+        for folder in folders:
+            yield [folder / file for file in source.files]
+    if source.repo:
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = [try_to_load_from_cache(source.repo, file) for file in source.files]
+        yield [Path(path) if isinstance(path, str) else None for path in cached]
+
+
+def unavailable(name: str, model_dir: Path | None = None) -> str | None:
+    """None if everything needed is there, else one sentence with the remedy."""
+    known = entry(name)
+    for part in known.parts:
+        absent = missing(name, part, model_dir)
+        if not absent or part in known.optional:
+            continue
+        more = f" and {len(absent) - 1} more files" if len(absent) > 1 else ""
+        if known.parts[part][0].repo is None:
+            where = folder_of(name, model_dir) / part
+            return (
+                f"model {name} is incomplete: {where / absent[0]} is missing{more}; restore it "
+                "with git checkout."
+            )
+        return (
+            f"model {name} is not here: its {part} needs {absent[0]}{more}; get it with "
+            f"python -m lantern download {name} ({download_size(name, model_dir):.1f} GB)."
         )
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(state[name])
+    return None
+
+
+def download_size(name: str, model_dir: Path | None = None) -> float:
+    """GB of everything that is still missing."""
+    return sum(
+        sources[0].gigabytes
+        for part, sources in entry(name).parts.items()
+        if find(name, part, model_dir) is None
+    )
+
+
+def download(name: str, model_dir: Path | None = None) -> None:
+    """Fetch the missing parts into the hub cache, or into ``model_dir`` if given; goes on where an
+    earlier download stopped. Shows progress bars. ConnectionError if the hub is out of reach."""
+    import httpx
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    for part, sources in entry(name).parts.items():
+        available = [source for source in sources if source.repo]
+        if find(name, part, model_dir) or not available:
+            continue
+        problems = []
+        for source in available:
+            folder = model_dir / name / part if model_dir else None
+            try:
+                for file in source.files:
+                    hf_hub_download(source.repo, file, local_dir=folder)
+                break
+            except (LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
+                problems.append(f"{source.repo}: {str(error).splitlines()[0]}")
+        else:
+            raise ConnectionError(
+                f"could not download the {part} of {name} ({problems[0]}); check the connection "
+                f"and try python -m lantern download {name} again."
+            )

@@ -73,11 +73,17 @@ class ModelConfig:
     """Target transformer in the LlamaGen family.
 
     ``grid`` is the side of the token grid, ``prefix`` the number of condition slots in front of
-    the image tokens, ``caption_dim`` the width of the text encoder's output.
+    the image tokens, ``caption_dim`` the width of the text encoder's output. ``classes`` > 0 makes
+    the model class-conditional: one condition slot, no caption.
 
     ``attend_condition`` False is the published models' convention: condition slots rotate to zero,
     so an image token sees all caption pieces alike. True rotates them by nothing, so that an image
-    token can attend to single pieces, and lets a padded slot see only itself.
+    token can attend to single pieces.
+
+    ``padded_rows`` says what a padded caption slot attends to. No image token ever sees such a
+    slot, but the drafter reads its hidden state. "self": itself only (LlamaGen's own code); the
+    published transformers code adds two masks and so depends on their dtype: "fp32": padded slots
+    up to itself and valid slots after it; "bf16": padded slots up to itself.
     """
 
     vocab_size: int
@@ -91,8 +97,14 @@ class ModelConfig:
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
     attend_condition: bool = False
+    padded_rows: str = "bf16"
+    classes: int = 0
 
     def __post_init__(self):
+        _require(
+            self.padded_rows in ("self", "fp32", "bf16"),
+            f"padded_rows must be self, fp32 or bf16, not {self.padded_rows!r}.",
+        )
         _require(
             self.width % self.heads == 0 and self.head_dim % 4 == 0,
             f"width {self.width} needs heads ({self.heads}) that split it into multiples of 4.",
@@ -109,13 +121,17 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DrafterConfig:
-    """EAGLE drafter: ``layers`` decoder layers behind ``fc([embedding; hidden])``."""
+    """EAGLE drafter: ``layers`` decoder layers behind ``fc([embedding; hidden])``.
+
+    ``own_embedding``: the published drafters carry a token table of their own; ours use the
+    target's."""
 
     layers: int = 1
     heads: int = 5
     mlp_width: int = 864
     norm_eps: float = 1e-6
     fc_bias: bool = True
+    own_embedding: bool = False
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class _Request:
         if t > 1:
             future = torch.ones(t, start + t, dtype=torch.bool, device=self.device).triu(start + 1)
             mask = torch.zeros_like(future, dtype=hidden.dtype).masked_fill_(future, -torch.inf)
-        x = self.target.embedding(ids).expand(2, -1, -1)
+        x = self.drafter.embed(ids, self.target).expand(2, -1, -1)
         out = self.drafter(x, hidden, slice(start, start + t), mask, self.draft_cache, start)
         self.draft_cache.length = start + t
         self.prediction = out[:, -1:]
@@ -215,7 +215,7 @@ class _Request:
             rows = start + base
             mask = torch.zeros(width, rows + width, device=self.device, dtype=feature.dtype)
             mask[:, start:].masked_fill_(~seen, -torch.inf)
-            x = self.target.embedding(frontier_tokens).expand(2, -1, -1)
+            x = self.drafter.embed(frontier_tokens, self.target).expand(2, -1, -1)
             positions = torch.full((width,), start + level - 1, device=self.device)
             out = self.drafter(x, feature, positions, mask, self.draft_cache, rows)
             base += width

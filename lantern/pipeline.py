@@ -11,24 +11,19 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lantern import checkpoints
+from lantern import checkpoints, formats
 from lantern.config import (
     MODES,
     DecodeOptions,
-    DrafterConfig,
-    ModelConfig,
     TreeShape,
-    VQConfig,
     config_from_dict,
     read_json,
 )
 from lantern.decode import Decoder
-from lantern.models.drafter import Drafter
-from lantern.models.llamagen import Transformer, left_pad
-from lantern.models.text import TextEncoder
+from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
-from lantern.runtime import Stopwatch, describe, pack_linears, pick_device
+from lantern.runtime import Stopwatch, default_dtype, describe, pack_linears, pick_device
 from lantern.trace import DecodeTrace, StepEvent
 
 
@@ -61,7 +56,12 @@ class Pipeline:
     """A loaded model. Use ``load``; ``generate`` for whole images, ``stream`` to watch."""
 
     def __init__(
-        self, name: str, info: ModelInfo, text: TextEncoder, decoder: Decoder, vq: VQModel
+        self,
+        name: str,
+        info: ModelInfo,
+        text: TextEncoder | ClassNames,
+        decoder: Decoder,
+        vq: VQModel,
     ):
         self.name, self.info = name, info
         self.text, self.decoder, self.vq = text, decoder, vq
@@ -69,34 +69,70 @@ class Pipeline:
         self.device = decoder.target.embedding.weight.device
 
     @classmethod
-    def load(cls, name: str = "emoji-128", device: str = "auto") -> Pipeline:
-        """Load a registered model. FileNotFoundError or ValueError say what is missing or wrong."""
+    def load(
+        cls,
+        name: str = "emoji-128",
+        device: str = "auto",
+        *,
+        dtype: torch.dtype | None = None,
+        model_dir: Path | None = None,
+        progress: Callable[[str], None] = lambda what: None,
+    ) -> Pipeline:
+        """Load a registered model, bf16 on a GPU and fp32 on a CPU unless ``dtype`` is given.
+
+        ``progress`` is told what is being loaded. FileNotFoundError or ValueError say what is
+        missing or wrong.
+        """
         where = pick_device(device)
-        folder = checkpoints.folder_of(name)
-        missing = checkpoints.missing_files(name)
-        if missing:
-            raise FileNotFoundError(
-                f"model {name} is incomplete: {folder / missing[0]} is missing"
-                + (f" and {len(missing) - 1} more files" if len(missing) > 1 else "")
-                + "; restore them with git checkout."
-            )
-        info = config_from_dict(ModelInfo, read_json(folder / "model.json"), where="model.json")
+        dtype = dtype or default_dtype(where)
+        known = checkpoints.entry(name)
+        problem = checkpoints.unavailable(name, model_dir)
+        if problem:
+            raise FileNotFoundError(problem)
+        folder = checkpoints.folder_of(name, model_dir)
+        if known.info:
+            info = config_from_dict(ModelInfo, known.info, where=name)
+        else:
+            values = read_json(folder / "model.json")
+            info = config_from_dict(ModelInfo, values, where="model.json")
         info.check()
-        target_config = _config(ModelConfig, folder / "target")
-        target = _module(Transformer(target_config), folder / "target", where)
-        drafter_config = _config(DrafterConfig, folder / "drafter")
-        drafter = _module(Drafter(drafter_config, target_config), folder / "drafter", where)
-        vq = _module(VQModel(_config(VQConfig, folder / "tokenizer")), folder / "tokenizer", where)
-        if vq.config.codebook_size != target_config.vocab_size:
+        parts = {part: checkpoints.find(name, part, model_dir) for part in known.parts}
+        progress("target")
+        target = formats.load_target(parts["target"], known.grid, dtype).to(where)
+        config = target.config
+        progress("drafter")
+        drafter = None
+        if parts["drafter"]:
+            drafter = formats.load_drafter(parts["drafter"], config, dtype).to(where)
+        progress("tokenizer")
+        vq = formats.load_vq(parts["tokenizer"]).to(where)
+        if vq.config.codebook_size != config.vocab_size:
             raise ValueError(
                 f"{name}: the tokenizer has {vq.config.codebook_size} codes but the target "
-                f"{target_config.vocab_size}; they do not belong together."
+                f"{config.vocab_size}; they do not belong together."
             )
+        progress("neighbour table")
         codes = vq.quantize.codes
-        table = cached_table(codes, folder).to(where)
-        text = TextEncoder(folder / "text", target_config.prefix, where)
-        pack_linears(target), pack_linears(drafter)
+        table = cached_table(codes, parts["tokenizer"].folder).to(where)
+        progress("text encoder")
+        if known.by_class:
+            text = ClassNames(config.classes, where)
+        else:
+            text = TextEncoder(parts["text"].folder, config.prefix, where, dtype)
+            if text.width != config.caption_dim:
+                raise ValueError(
+                    f"{name}: the text encoder's vectors have {text.width} values but the target "
+                    f"takes {config.caption_dim}; they do not belong together."
+                )
+        pack_linears(target)
+        if drafter:
+            pack_linears(drafter)
         return cls(name, info, text, Decoder(target, drafter, codes, table), vq)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """What this model can do: without a drafter only AR."""
+        return MODES if self.decoder.drafter else ("ar",)
 
     @property
     def grid(self) -> int:
@@ -117,8 +153,8 @@ class Pipeline:
         options = options or self.options()
         if options.tree in self._warm:
             return
-        for mode in MODES:
-            stream = self.stream("warm-up", replace(options, mode=mode))
+        for mode in self.modes:
+            stream = self.stream(self.info.examples[0], replace(options, mode=mode))
             for _ in range(3):
                 next(stream)
             stream.close()
@@ -135,7 +171,7 @@ class Pipeline:
         prompt = self.text.check(prompt)
         watch = Stopwatch(self.device)
         watch.start()
-        caption, valid = left_pad(self.text.encode([prompt])[0], self.text.limit)
+        caption, valid = self.text.condition(prompt)
         text_seconds = watch.lap()
         if trace is not None:
             trace.extra_seconds["text"] = text_seconds
@@ -198,17 +234,6 @@ class Pipeline:
 BLANK = (128, 128, 128)
 
 
-def load(name: str = "emoji-128", device: str = "auto") -> Pipeline:
-    """Load a model by its registry name."""
-    return Pipeline.load(name, device)
-
-
-def _config(cls, folder: Path):
-    return config_from_dict(
-        cls, read_json(folder / "config.json"), where=str(folder / "config.json")
-    )
-
-
-def _module(module, folder: Path, device: torch.device):
-    checkpoints.load_weights(module, folder / "model.safetensors")
-    return module.eval().requires_grad_(False).to(device)
+def load(name: str = "emoji-128", device: str = "auto", **options) -> Pipeline:
+    """Load a model by its registry name; options as in ``Pipeline.load``."""
+    return Pipeline.load(name, device, **options)

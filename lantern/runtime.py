@@ -37,11 +37,18 @@ def pick_device(name: str = "auto") -> torch.device:
     """``auto`` is cuda where there is one, else cpu; ValueError if the named one is absent."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "mps":
+        raise ValueError("device mps is not supported (untested complex arithmetic); use cpu.")
     if name not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, not {name!r}.")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda is not available here; use --device cpu.")
     return torch.device(name)
+
+
+def default_dtype(device: torch.device) -> torch.dtype:
+    """bf16 weights on a GPU, fp32 on a CPU; logits, CFG, noise and softmax are fp32 on both."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def usable_cores() -> int:

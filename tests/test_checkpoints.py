@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lantern.checkpoints import entry, load_weights
+from lantern.checkpoints import entry
 from lantern.config import DecodeOptions, TreeShape, VQConfig, config_from_dict, read_json
+from lantern.formats import load_weights
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_configs_refuse_unknown_and_missing_keys(tmp_path):
 
 
 def test_unknown_model_is_named():
-    with pytest.raises(ValueError, match="'emoji-999'; known are emoji-128"):
+    with pytest.raises(ValueError, match="'emoji-999'; known are emoji-128, llamagen-stage1):
         entry("emoji-999")
 
 

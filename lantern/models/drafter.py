@@ -15,16 +15,18 @@ from torch import Tensor, nn
 
 from lantern.cache import KVCache
 from lantern.config import DrafterConfig, ModelConfig
-from lantern.models.llamagen import Block, rotary_table
+from lantern.models.llamagen import Block, Transformer, rotary_table
 
 
 class Drafter(nn.Module):
-    """Shares nothing by itself: callers embed tokens and apply the head of the target."""
+    """Callers embed tokens with ``embed`` and apply the head of the target."""
 
     def __init__(self, config: DrafterConfig, target: ModelConfig):
         super().__init__()
         self.config = config
         width = target.width
+        if config.own_embedding:
+            self.embedding = nn.Embedding(target.vocab_size, width)
         self.fc = nn.Linear(2 * width, width, bias=config.fc_bias)
         self.layers = nn.ModuleList(
             Block(width, config.heads, config.mlp_width, config.norm_eps, input_norm=i > 0)
@@ -32,6 +34,10 @@ class Drafter(nn.Module):
         )
         table = rotary_table(target, target.prefix - 1, width // config.heads)
         self.register_buffer("rotation", table, persistent=False)
+
+    def embed(self, tokens: Tensor, target: Transformer) -> Tensor:
+        """Token ids -> vectors [.., W], from the drafter's own table if it has one."""
+        return (self if self.config.own_embedding else target).embedding(tokens)
 
     def forward(
         self,

@@ -23,17 +23,18 @@ def rotary_table(config: ModelConfig, prefix: int, head_dim: int) -> Tensor:
 
     The first half of the pairs turns by row, the second by column. Condition slots hold the
     identity if ``config.attend_condition``, else zeros: their keys and queries vanish, as in the
-    published models.
+    published models. Computed on the CPU even while modules are built on the meta device.
     """
-    grid, base = config.grid, config.rope_base
-    frequencies = base ** (-2 * torch.arange(head_dim // 4).double() / (head_dim // 2))
-    side = torch.arange(grid).double()
-    angles = side[:, None] * frequencies
+    grid, base, cpu = config.grid, config.rope_base, torch.device("cpu")
+    quarter = torch.arange(head_dim // 4, device=cpu).double()
+    frequencies = base ** (-2 * quarter / (head_dim // 2))
+    angles = torch.arange(grid, device=cpu).double()[:, None] * frequencies
     rows = angles[:, None, :].expand(grid, grid, -1)
     columns = angles[None, :, :].expand(grid, grid, -1)
     cells = torch.cat([rows, columns], dim=-1).reshape(grid * grid, head_dim // 2)
     table = torch.polar(torch.ones_like(cells), cells).to(torch.complex64)
-    condition = torch.full((prefix, head_dim // 2), float(config.attend_condition))
+    attend = float(config.attend_condition)
+    condition = torch.full((prefix, head_dim // 2), attend, device=cpu)
     return torch.cat([condition.to(torch.complex64), table])
 
 
@@ -119,6 +120,21 @@ class CaptionProjection(nn.Module):
         return self.fc2(F.gelu(self.fc1(caption), approximate="tanh"))
 
 
+class ClassEmbedding(nn.Module):
+    """Class ids [..] -> [.., W]; the row after the last class is the unconditional one."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.table = nn.Embedding(config.classes + 1, config.width)
+
+    @property
+    def uncond(self) -> Tensor:
+        return torch.tensor([self.table.num_embeddings - 1], device=self.table.weight.device)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids)
+
+
 class Transformer(nn.Module):
     """LlamaGen-T2I decoder. ``forward`` returns hidden states after the final norm (the drafter's
     input feature); ``logits`` applies the head."""
@@ -127,7 +143,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.caption = CaptionProjection(config)
+        self.caption = ClassEmbedding(config) if config.classes else CaptionProjection(config)
         self.layers = nn.ModuleList(
             Block(config.width, config.heads, config.mlp_width, config.norm_eps)
             for _ in range(config.layers)
@@ -138,11 +154,10 @@ class Transformer(nn.Module):
         self.register_buffer("rotation", table, persistent=False)
 
     def prefix(self, caption: Tensor) -> Tensor:
-        """Caption vectors [P, caption_dim] (zeros where padded) -> embedded rows [2, P, W], the
-        conditional row first."""
-        return self.caption(
-            torch.stack([caption.to(self.caption.uncond.dtype), self.caption.uncond])
-        )
+        """Caption vectors [P, caption_dim] (zeros where padded), or a class id [1] int64 ->
+        embedded rows [2, P, W], the conditional row first."""
+        uncond = self.caption.uncond
+        return self.caption(torch.stack([caption.to(uncond.dtype), uncond]))
 
     def forward(
         self,
@@ -167,25 +182,27 @@ class Transformer(nn.Module):
         return self.head(hidden).float()
 
 
-def prefix_mask(valid: Tensor, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Additive mask [1, 1, P, P] of the condition slots; ``valid`` [P] bool, False where padded.
+def condition_mask(valid: Tensor, config: ModelConfig) -> Tensor:
+    """Which condition slots each condition slot attends to: valid [.., P] -> bool [.., P, P].
 
-    Padded query rows never reach the target's image tokens, but the drafter reads their hidden
-    states. With ``attend_condition`` they see only themselves. Otherwise the mask is the sum of a
-    padding part and a causal part, as in the published models: in fp32 a padded query then has no
-    allowed key and attends evenly to padded keys before it and valid keys after it.
+    Valid slots look back at valid slots; padded ones follow ``config.padded_rows``.
     """
-    p = len(valid)
-    future = torch.ones(p, p, dtype=torch.bool, device=valid.device).triu(1)
-    if config.attend_condition:
-        hidden = (future | ~valid) & ~torch.eye(p, dtype=torch.bool, device=valid.device)
-        mask = torch.zeros(p, p, device=valid.device).masked_fill(hidden, -torch.inf)
-    else:
-        padding = torch.zeros(p, device=valid.device).masked_fill(~valid, torch.finfo(dtype).min)
-        mask = padding + torch.zeros(p, p, device=valid.device).masked_fill(
-            future, torch.finfo(torch.float32).min
-        )
-    return mask[None, None].to(dtype)
+    p = valid.shape[-1]
+    causal = torch.ones(p, p, dtype=torch.bool, device=valid.device).tril()
+    keys, queries = valid[..., None, :], valid[..., :, None]
+    padded = {
+        "self": torch.eye(p, dtype=torch.bool, device=valid.device),
+        "fp32": causal ^ keys,
+        "bf16": causal & ~keys,
+    }[config.padded_rows]
+    return torch.where(queries, causal & keys, padded)
+
+
+def prefix_mask(valid: Tensor, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Tensor:
+    """``condition_mask`` of one caption, valid [P] bool, as an additive mask [1, 1, P, P]."""
+    allowed = condition_mask(valid, config)
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=valid.device)
+    return mask.masked_fill_(~allowed, -torch.inf)[None, None]
 
 
 def left_pad(vectors: Tensor, prefix: int) -> tuple[Tensor, Tensor]:

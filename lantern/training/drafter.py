@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lantern.checkpoints import load_weights
 from lantern.config import DrafterConfig, ModelConfig, config_from_dict, read_json
+from lantern.formats import load_weights
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer
 from lantern.sampling import guide
@@ -75,7 +75,7 @@ def predictions(
     """
     p, t = valid.shape[1], tokens.shape[1]
     ids = torch.cat([tokens.new_zeros(len(tokens), p - 1), tokens[:, : t - 1]], dim=1)
-    embedded = target.embedding(ids)
+    embedded = drafter.embed(ids, target)
     feature = hidden[:, :-1]
     # The drafter has no padding mask: plain causal attention.
     n = ids.shape[1]

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lantern.checkpoints import load_weights
 from lantern.config import ModelConfig
-from lantern.models.llamagen import Transformer
+from lantern.formats import load_weights
+from lantern.models.llamagen import Transformer, condition_mask
 from lantern.training.loop import Budget, Optimisation, Run, autocast
 from lantern.training.shards import Batch, Shard, Shards
 
@@ -25,6 +25,7 @@ EMOJI_TARGET = ModelConfig(
     prefix=24,
     caption_dim=384,
     attend_condition=True,
+    padded_rows="self",
 )
 CAPTION_DROP = 0.1
 
@@ -39,22 +40,13 @@ def initialise(model: Transformer) -> None:
 
 
 def training_mask(valid: Tensor, length: int, config: ModelConfig) -> Tensor:
-    """Boolean mask [B, 1, S, S], S = P + length, that allows what decoding allows.
-
-    Valid rows look back at valid rows. A padded row sees only itself, or, without
-    ``attend_condition``, padded slots up to itself and valid slots after it, as ``prefix_mask``
-    works out in fp32; the drafter reads those rows.
-    """
+    """Boolean mask [B, 1, S, S], S = P + length, that allows what decoding allows: condition slots
+    as ``condition_mask`` says, image tokens all valid slots and tokens before them."""
     b, p = valid.shape
-    s = p + length
     keys = torch.cat([valid, valid.new_ones(b, length)], 1)[:, None]
-    causal = torch.ones(s, s, dtype=torch.bool, device=valid.device).tril()
-    if config.attend_condition:
-        padded = torch.eye(s, dtype=torch.bool, device=valid.device)
-    else:
-        padded = causal ^ keys
-    mask = torch.where(keys.mT, causal & keys, padded)
-    mask[:, :p, p:] = False
+    causal = torch.ones(p + length, p + length, dtype=torch.bool, device=valid.device).tril()
+    mask = causal & keys
+    mask[:, :p, :p] = condition_mask(valid, config)
     return mask[:, None]
 
 

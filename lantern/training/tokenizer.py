@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lantern.checkpoints import load_weights
 from lantern.config import VQConfig, config_from_dict, read_json
+from lantern.formats import load_weights
 from lantern.models.vq import VQModel
 from lantern.training import data
 from lantern.training.art import Art, Concept, read_concepts
