@@ -65,7 +65,7 @@ def test_configs_refuse_unknown_and_missing_keys(tmp_path):
 
 
 def test_unknown_model_is_named():
-    with pytest.raises(ValueError, match="'emoji-999'; known are emoji-128, llamagen-stage1):
+    with pytest.raises(ValueError, match="'emoji-999'; known are emoji-128, llamagen-stage1"):
         entry("emoji-999")
 
 
