@@ -140,6 +140,11 @@ class VQConfig:
 
     ``patch_size`` > 1 folds patches of pixels into channels before the first convolution, which
     is what makes a tokenizer affordable on a CPU; the official models use 1.
+
+    ``local_encoder`` confines a token to its own patch and a few pixels around it: 1 x 1
+    convolutions, no attention, norms over the channels of one place. The same object then has the
+    same tokens before every background, which a small target learns many times faster; group norm
+    and attention let every token depend on the whole image.
     """
 
     codebook_size: int = 16384
@@ -150,6 +155,7 @@ class VQConfig:
     res_blocks: int = 2
     patch_size: int = 1
     norm_groups: int = 32
+    local_encoder: bool = False
 
     @property
     def downsample(self) -> int:

@@ -17,16 +17,30 @@ from lantern.config import VQConfig
 
 
 def _norm(channels: int, groups: int) -> nn.GroupNorm:
-    return nn.GroupNorm(groups, channels, eps=1e-6)
+    return nn.GroupNorm(groups, channels, eps=1e-6) if groups else PlaceNorm(channels)
+
+
+class PlaceNorm(nn.GroupNorm):
+    """Layer norm over the channels of each place; ``GroupNorm`` looks at all places."""
+
+    def __init__(self, channels: int):
+        super().__init__(1, channels, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.permute(0, 2, 3, 1)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps).permute(0, 3, 1, 2)
 
 
 class ResBlock(nn.Module):
+    """``groups`` 0 makes a local block: nothing passes between places."""
+
     def __init__(self, c_in: int, c_out: int, groups: int):
         super().__init__()
+        size, pad = (3, 1) if groups else (1, 0)
         self.norm1 = _norm(c_in, groups)
-        self.conv1 = nn.Conv2d(c_in, c_out, 3, padding=1)
+        self.conv1 = nn.Conv2d(c_in, c_out, size, padding=pad)
         self.norm2 = _norm(c_out, groups)
-        self.conv2 = nn.Conv2d(c_out, c_out, 3, padding=1)
+        self.conv2 = nn.Conv2d(c_out, c_out, size, padding=pad)
         if c_in != c_out:
             self.nin_shortcut = nn.Conv2d(c_in, c_out, 1)
 
@@ -94,33 +108,32 @@ class Level(nn.Module):
 
 
 def _mid(channels: int, groups: int) -> nn.ModuleList:
-    return nn.ModuleList(
-        [
-            ResBlock(channels, channels, groups),
-            AttnBlock(channels, groups),
-            ResBlock(channels, channels, groups),
-        ]
-    )
+    blocks = [ResBlock(channels, channels, groups), ResBlock(channels, channels, groups)]
+    if groups:
+        blocks.insert(1, AttnBlock(channels, groups))
+    return nn.ModuleList(blocks)
 
 
 class Encoder(nn.Module):
     def __init__(self, config: VQConfig):
         super().__init__()
         self.patch_size = config.patch_size
-        groups, last = config.norm_groups, len(config.channel_multipliers) - 1
+        local, last = config.local_encoder, len(config.channel_multipliers) - 1
+        groups = 0 if local else config.norm_groups
         channels = config.base_width
         self.conv_in = nn.Conv2d(3 * config.patch_size**2, channels, 3, padding=1)
         self.conv_blocks = nn.ModuleList()
         for i, multiplier in enumerate(config.channel_multipliers):
             out = config.base_width * multiplier
-            level = Level(channels, out, config.res_blocks, groups, attention=i == last)
+            level = Level(channels, out, config.res_blocks, groups, i == last and not local)
             if i != last:
                 level.downsample = Downsample(out)
             self.conv_blocks.append(level)
             channels = out
         self.mid = _mid(channels, groups)
         self.norm_out = _norm(channels, groups)
-        self.conv_out = nn.Conv2d(channels, config.z_channels, 3, padding=1)
+        size, pad = (1, 0) if local else (3, 1)
+        self.conv_out = nn.Conv2d(channels, config.z_channels, size, padding=pad)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv_in(F.pixel_unshuffle(x, self.patch_size))

@@ -21,6 +21,7 @@ def add_commands(commands) -> None:
 
     p = add("train-tokenizer", help="train the VQ tokenizer")
     p.add_argument("--lr", type=float, default=1e-3)
+    p.add_argument("--init", type=Path, help="imitate, then go on from the tokenizer exported here")
     p.set_defaults(run=train_tokenizer)
     _common(p, "tokenizer")
 
@@ -110,8 +111,9 @@ def train_tokenizer(args) -> None:
 
     art, budget = _prepare(args)
     tokenizer.train_tokenizer(
-        art, args.folder, args.model_dir / "tokenizer", budget, lr=args.lr, seed=args.seed
-    )
+        art, args.folder, args.model_dir / "tokenizer", budget,
+        lr=args.lr, seed=args.seed, init=args.init,
+    )  # fmt: skip
 
 
 def _shards(args, art):

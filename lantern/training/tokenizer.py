@@ -4,6 +4,9 @@ First an autoencoder whose latents lie on the unit sphere, then quantisation: sp
 collected latents gives the codebook, after which codes follow their latents by an exponential
 average, gradients pass straight through and codes unused for long are re-seeded. Quantising from
 the first step collapses to brightness alone at this budget.
+
+With ``init`` an exported tokenizer is the teacher instead: the encoder first imitates its latents,
+then all parts train on with the teacher's decoder and codebook.
 """
 
 from __future__ import annotations
@@ -32,8 +35,10 @@ EMOJI_VQ = VQConfig(
     res_blocks=2,
     patch_size=4,
     norm_groups=16,
+    local_encoder=True,
 )
 AUTOENCODER_SHARE = 0.3
+IMITATION_SHARE = 0.15
 JITTER = data.Jitter(smallest=80, largest=112, shift=16)
 HELD_OUT_SEED = 1_000_003
 
@@ -123,13 +128,27 @@ class Codebook:
 
 
 def train_tokenizer(
-    art: Art, folder: Path, out: Path, budget: Budget, *, lr: float = 1e-3, seed: int = 0
+    art: Art,
+    folder: Path,
+    out: Path,
+    budget: Budget,
+    *,
+    lr: float = 1e-3,
+    seed: int = 0,
+    init: Path | None = None,
 ) -> None:
-    """Train (or resume) in ``folder`` and write weights and config to ``out``."""
+    """Train (or resume) in ``folder`` and write weights and config to ``out``; ``init`` is the
+    folder of a tokenizer to start from."""
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = VQModel(EMOJI_VQ).to(device, memory_format=torch.channels_last)
     codebook = Codebook(model)
+    teacher = None
+    if init:
+        teacher = load_tokenizer(init).to(device, memory_format=torch.channels_last)
+        for name in ("decoder", "post_quant_conv"):
+            getattr(model, name).load_state_dict(getattr(teacher, name).state_dict())
+        codebook.start(teacher.quantize.codes)
     run = Run(
         folder,
         model,
@@ -160,11 +179,18 @@ def train_tokenizer(
             codebook.start(spherical_kmeans(torch.cat(seen), EMOJI_VQ.codebook_size))
             seen.clear()
         quantise = bool(codebook.state["ready"])
+        imitate = teacher is not None and run.progress < IMITATION_SHARE
         rng = np.random.default_rng((seed, step))
         images = _crops(art, rng, *((6, 128) if quantise else (16, 64))).to(device)
         images = images.contiguous(memory_format=torch.channels_last)
         with autocast(device):
             z = model.latents(images).float()
+            if imitate:
+                with torch.no_grad():
+                    wanted = teacher.latents(images).float()
+                likeness = (z * wanted).sum(-1).mean()
+                run.update(1 - likeness, likeness=likeness.detach())
+                continue
             if quantise:
                 flat = z.detach().reshape(-1, z.shape[-1])
                 codes = model.quantize.nearest(flat)
