@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from lantern.config import MODES
+from lantern.config import ALL_MODES, MODES
 from lantern.training.commands import add_commands
 
 
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     p = commands.add_parser("generate", help="draw one image")
     p.add_argument("prompt", help="what to draw; a class name for class-conditional models")
     add_model(p)
-    p.add_argument("--mode", choices=MODES, default="lantern")
+    p.add_argument("--mode", choices=ALL_MODES, default="lantern")
     p.add_argument("--seed", type=int, default=0)
     add_decoding(p)
     p.add_argument("--out", type=Path, help="write the image here (PNG)")
@@ -177,10 +177,10 @@ def bench(args) -> None:
 
     _writable(args.json)
     modes = args.modes.split(",")
-    unknown = [mode for mode in modes if mode not in MODES]
+    unknown = [mode for mode in modes if mode not in ALL_MODES]
     if unknown or args.seeds < 1 or args.repeats < 1:
         raise ValueError(
-            f"unknown mode {unknown[0]!r}; known are {', '.join(MODES)}."
+            f"unknown mode {unknown[0]!r}; known are {', '.join(ALL_MODES)}."
             if unknown
             else "--seeds and --repeats must be at least 1."
         )

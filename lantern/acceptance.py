@@ -68,7 +68,7 @@ def rule_for(options: DecodeOptions) -> AcceptanceRule:
     neighbours of zero probability would count as members."""
     if options.rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, not {options.rule!r}.")
-    if options.mode != "lantern" or options.k == 0 or options.delta == 0:
+    if not options.relaxed or options.k == 0 or options.delta == 0:
         return Exact()
     return RULES[options.rule](options.k, options.delta)
 

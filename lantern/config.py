@@ -181,7 +181,10 @@ class TreeShape:
             )
 
 
+# The paper's three modes, and the two that draft with the noise the target will draw with.
 MODES = ("ar", "eagle2", "lantern")
+COUPLED = ("eagle2-coupled", "lantern-coupled")
+ALL_MODES = MODES + COUPLED
 MAX_SEED = 2**32 - 1
 MAX_K = 1000
 
@@ -191,7 +194,7 @@ class DecodeOptions:
     """Everything that determines the tokens besides model and prompt.
 
     temperature 0 is greedy decoding; ``top_k`` 0 and ``top_p`` 1 switch the filters off. ``k`` and
-    ``delta`` belong to LANTERN and are ignored by the other modes.
+    ``delta`` belong to the LANTERN modes and are ignored by the others.
     """
 
     mode: str = "lantern"
@@ -206,7 +209,10 @@ class DecodeOptions:
     tree: TreeShape = TreeShape()
 
     def __post_init__(self):
-        _require(self.mode in MODES, f"mode must be one of {', '.join(MODES)}, not {self.mode!r}.")
+        _require(
+            self.mode in ALL_MODES,
+            f"mode must be one of {', '.join(ALL_MODES)}, not {self.mode!r}.",
+        )
         _require(
             isinstance(self.seed, int) and 0 <= self.seed <= MAX_SEED,
             f"seed must be a whole number from 0 to {MAX_SEED}, not {self.seed!r}.",
@@ -235,6 +241,16 @@ class DecodeOptions:
             f"temperature must be 0 (greedy) or at least 0.01, not {self.temperature!r}.",
         )
         _require(self.top_p > 0, "top_p must be above 0; use 1 to switch the filter off.")
+
+    @property
+    def relaxed(self) -> bool:
+        """Whether neighbours may stand in for the target's choice."""
+        return self.mode.startswith("lantern")
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the drafter ranks candidates under the target's own noise."""
+        return self.mode in COUPLED
 
     def to_dict(self) -> dict:
         values = dataclasses.asdict(self)

@@ -201,7 +201,7 @@ class _Request:
         if not self.drafting or levels == 0:
             return DraftTree.root_only(self.root, self.device)
         width = self.shape.branch
-        tokens, score = self._candidates(self.prediction)
+        tokens, score = self._candidates(self.prediction, self.position + 1)
         all_tokens, all_scores = [tokens[0]], [score[0]]
         all_parents = [torch.full((width,), -1, device=self.device)]
         frontier = torch.arange(width, device=self.device)  # indices into the candidate list
@@ -219,7 +219,7 @@ class _Request:
             positions = torch.full((width,), start + level - 1, device=self.device)
             out = self.drafter(x, feature, positions, mask, self.draft_cache, rows)
             base += width
-            tokens, score = self._candidates(out)
+            tokens, score = self._candidates(out, self.position + 1 + level)
             score = score + frontier_score[:, None]
             offset = width + (level - 1) * width * width
             all_tokens.append(tokens.flatten())
@@ -234,12 +234,18 @@ class _Request:
             self.depths[: len(tokens)], self.shape.nodes, levels=levels, width=width,
         )  # fmt: skip
 
-    def _candidates(self, out: Tensor) -> tuple[Tensor, Tensor]:
-        """Drafter output [2, M, W] -> its ``branch`` best tokens and log-probabilities [M, branch],
-        under the target's own CFG, temperature and filters."""
+    def _candidates(self, out: Tensor, position: int) -> tuple[Tensor, Tensor]:
+        """Drafter output [2, M, W] that predicts ``position`` -> its ``branch`` best tokens and
+        log-probabilities [M, branch], under the target's own CFG, temperature and filters.
+
+        Coupled, they are ranked with the noise the target will choose with: what the target draws
+        at this position is then the first guess wherever the two distributions agree.
+        """
         options = self.options
         logits = guide(self.target.logits(out), options.cfg)
         z = process(logits, options.temperature, options.top_k, options.top_p)
+        if options.coupled:
+            z = z + self.noise[position]
         best = F.log_softmax(z, dim=-1).topk(self.shape.branch, dim=-1)
         return best.indices, best.values.clamp(LOG_FLOOR, 0.0)
 

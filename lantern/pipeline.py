@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lantern import checkpoints, formats
 from lantern.config import (
-    MODES,
+    ALL_MODES,
     DecodeOptions,
     TreeShape,
     config_from_dict,
@@ -132,7 +132,7 @@ class Pipeline:
     @property
     def modes(self) -> tuple[str, ...]:
         """What this model can do: without a drafter only AR."""
-        return MODES if self.decoder.drafter else ("ar",)
+        return ALL_MODES if self.decoder.drafter else ("ar",)
 
     @property
     def grid(self) -> int:
@@ -153,7 +153,7 @@ class Pipeline:
         options = options or self.options()
         if options.tree in self._warm:
             return
-        for mode in self.modes:
+        for mode in self.modes[:3]:
             stream = self.stream(self.info.examples[0], replace(options, mode=mode))
             for _ in range(3):
                 next(stream)

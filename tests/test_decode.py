@@ -58,10 +58,11 @@ def perfect(decoder):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("tree", TREES, ids=str)
-def test_eagle2_draws_ars_tokens(decoder, temperature, tree):
+@pytest.mark.parametrize("mode", ["eagle2", "eagle2-coupled"])
+def test_eagle2_draws_ars_tokens(decoder, temperature, tree, mode):
     for seed in range(3):
         ar = decode(decoder, "ar", seed=seed, temperature=temperature)
-        eagle = decode(decoder, "eagle2", seed=seed, temperature=temperature, tree=tree)
+        eagle = decode(decoder, mode, seed=seed, temperature=temperature, tree=tree)
         assert tokens_of(eagle) == tokens_of(ar)
         assert len(tokens_of(ar)) == len(ar) == TINY.image_tokens
 
@@ -69,10 +70,29 @@ def test_eagle2_draws_ars_tokens(decoder, temperature, tree):
 @pytest.mark.parametrize(
     "top_k, top_p, cfg", [(5, 1.0, 2.0), (0, 0.7, 0.0), (1, 1.0, 7.5), (9, 0.5, 1.0)]
 )
-def test_eagle2_is_lossless_under_filters(decoder, top_k, top_p, cfg):
+@pytest.mark.parametrize("mode", ["eagle2", "eagle2-coupled"])
+def test_eagle2_is_lossless_under_filters(decoder, top_k, top_p, cfg, mode):
     options = dict(top_k=top_k, top_p=top_p, cfg=cfg, seed=3)
-    ar, eagle = decode(decoder, "ar", **options), decode(decoder, "eagle2", **options)
+    ar, eagle = decode(decoder, "ar", **options), decode(decoder, mode, **options)
     assert tokens_of(eagle) == tokens_of(ar)
+
+
+def test_coupled_drafts_of_a_perfect_drafter_are_always_right(decoder):
+    """With the target's own distribution and noise the first guess is the target's choice, however
+    flat the distribution; without the noise it seldom is."""
+    perfect(decoder)
+    chain = TreeShape(5, 4, 1)
+    for seed in range(3):
+        options = dict(tree=chain, seed=seed, temperature=1.0)
+        coupled = decode(decoder, "eagle2-coupled", **options)
+        assert all(len(event.tokens) == 5 for event in coupled[1:-1])
+        assert len(decode(decoder, "eagle2", **options)) > len(coupled)
+
+
+def test_coupled_is_plain_at_temperature_0(decoder):
+    for plain in ("eagle2", "lantern"):
+        events = [decode(decoder, mode, temperature=0.0) for mode in (plain, f"{plain}-coupled")]
+        assert [e.nodes for e in events[0]] == [e.nodes for e in events[1]]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
