@@ -76,7 +76,9 @@ def add_decoding(p: argparse.ArgumentParser) -> None:
     p.add_argument("--nodes", type=int, help="draft tree nodes, root included")
     p.add_argument("--depth", type=int, help="draft tree depth")
     p.add_argument("--branch", type=int, help="candidates per tree level")
-    p.add_argument("--rule", help="how the relaxation budget is measured: tvd")
+    p.add_argument("--rule", help="how the budget is measured: tvd, jsd or multiplicative")
+    p.add_argument("--factor", type=float, help="budget of the multiplicative rule, at least 1")
+    p.add_argument("--pick", help="which covering child is taken: first or nearest")
     _hardware(p)
 
 
@@ -97,6 +99,7 @@ def _hardware(p: argparse.ArgumentParser) -> None:
 
 DECODING = (
     "k", "delta", "temperature", "cfg", "top_k", "top_p", "nodes", "depth", "branch", "rule",
+    "factor", "pick",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ LANTERN: arXiv 2410.03355; EAGLE-2: arXiv 2406.16858.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,18 +60,51 @@ class Lantern:
         return near.cumsum(-1) <= self.delta
 
 
-# name -> constructor from (k, delta); a new rule is one dataclass above and one line here.
-RULES = {"tvd": Lantern}
+@dataclass(frozen=True)
+class Jsd:
+    """As ``Lantern``, but the budget limits the Jensen-Shannon divergence, in bits, between p and
+    the distribution with the mass of A(c) moved onto c (the paper's ablation)."""
+
+    k: int
+    delta: float
+
+    def members(self, own: Tensor, near: Tensor) -> Tensor:
+        mass, own = near.cumsum(-1), own[:, None]
+        # Codes that lose everything contribute mass / 2; c moves from p to p + mass.
+        middle = own + mass / 2
+        at_c = torch.xlogy(own, own / middle) + torch.xlogy(own + mass, (own + mass) / middle)
+        return mass / 2 + at_c.nan_to_num(0.0) / (2 * math.log(2)) <= self.delta
+
+
+@dataclass(frozen=True)
+class Multiplicative:
+    """LANTERN++ (arXiv 2502.06352): the neighbours' mass is at most ``factor - 1`` times p(c), so
+    c's probability grows at most ``factor``-fold; 1 is the exact rule."""
+
+    k: int
+    factor: float
+
+    def members(self, own: Tensor, near: Tensor) -> Tensor:
+        return near.cumsum(-1) <= (self.factor - 1) * own[:, None]
+
+
+# name -> constructor from the options; a new rule is one dataclass above and one line here.
+RULES = {
+    "tvd": lambda options: Lantern(options.k, options.delta),
+    "jsd": lambda options: Jsd(options.k, options.delta),
+    "multiplicative": lambda options: Multiplicative(options.k, options.factor),
+}
 
 
 def rule_for(options: DecodeOptions) -> AcceptanceRule:
-    """The rule a mode uses. k = 0 and delta = 0 are the exact rule, token for token: without that,
-    neighbours of zero probability would count as members."""
+    """The rule a mode uses. No neighbours or no budget is the exact rule, token for token: without
+    that, neighbours of zero probability would count as members."""
     if options.rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, not {options.rule!r}.")
-    if not options.relaxed or options.k == 0 or options.delta == 0:
+    spent = options.factor == 1 if options.rule == "multiplicative" else options.delta == 0
+    if not options.relaxed or options.k == 0 or spent:
         return Exact()
-    return RULES[options.rule](options.k, options.delta)
+    return RULES[options.rule](options)
 
 
 @dataclass(frozen=True)
@@ -89,11 +123,13 @@ def review(
     rule: AcceptanceRule,
     neighbours: Tensor | None,
     greedy: bool,
+    codes: Tensor | None = None,
 ) -> Verdict:
     """Judge every node of the tree at once.
 
     probs [N, V]: target distribution after each node; choices int64 [N]: the target's choice
-    there; neighbours int32 [V, K]: nearest codes, nearest first (unused by the exact rule).
+    there; neighbours int32 [V, K]: nearest codes, nearest first (unused by the exact rule). With
+    ``codes`` [V, d] the child nearest to the choice is taken instead of the first that covers it.
     """
     if rule.k == 0:
         accept = tree.tokens == choices[tree.parent]
@@ -101,6 +137,8 @@ def review(
         return Verdict(accept, torch.zeros_like(tree.score))
     if greedy:
         return _review_greedy(tree, probs, rule, neighbours)
+    if codes is not None:
+        return _review_nearest(tree, probs, choices, rule, neighbours, codes)
     return _review_sampled(tree, probs, choices, rule, neighbours)
 
 
@@ -144,3 +182,23 @@ def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
         left.scatter_(1, code[:, None], own.masked_fill(exists[:, None], 0))
         remaining = remaining - torch.where(exists[:, None], own + relaxed, 0)
     return Verdict(accept[:n], mass[:n])
+
+
+def _review_nearest(tree, probs, choices, rule, neighbours, codes) -> Verdict:
+    """Every A(c) is found in the whole distribution, so the TVD bound holds for each child, and of
+    the children that cover the choice the nearest is taken: the choice itself if it is a child."""
+    p, choice = probs[tree.parent], choices[tree.parent]
+    near_codes = neighbours[tree.tokens, : rule.k].long()
+    own, near = p.gather(1, tree.tokens[:, None])[:, 0], p.gather(1, near_codes)
+    members = rule.members(own, near)
+    covers = (tree.tokens == choice) | ((near_codes == choice[:, None]) & members).any(-1)
+    distance = (codes[tree.tokens] - codes[choice]).norm(dim=-1)
+    distance = distance.masked_fill(~covers, torch.inf)
+    n = len(tree)
+    slots = torch.where(tree.children >= 0, tree.children, n)
+    of_child = torch.cat([distance, distance.new_full((1,), torch.inf)])[slots]
+    best = slots.gather(1, of_child.argmin(1, keepdim=True))[:, 0]
+    chosen = torch.zeros(n + 1, dtype=torch.bool, device=probs.device).index_fill_(0, best, True)
+    accept = chosen[:n] & covers
+    accept[0] = False
+    return Verdict(accept, (near * members).sum(-1))

@@ -194,7 +194,10 @@ class DecodeOptions:
     """Everything that determines the tokens besides model and prompt.
 
     temperature 0 is greedy decoding; ``top_k`` 0 and ``top_p`` 1 switch the filters off. ``k`` and
-    ``delta`` belong to the LANTERN modes and are ignored by the others.
+    ``delta`` belong to the LANTERN modes and are ignored by the others; so do ``rule``, how the
+    budget is measured, ``factor``, the budget of the multiplicative rule in place of delta, and
+    ``pick``: which of several children that cover the target's choice is taken, the "first" in
+    draft order or the "nearest" in latent space.
     """
 
     mode: str = "lantern"
@@ -206,6 +209,8 @@ class DecodeOptions:
     top_k: int = 1000
     top_p: float = 1.0
     rule: str = "tvd"
+    factor: float = 2.0
+    pick: str = "first"
     tree: TreeShape = TreeShape()
 
     def __post_init__(self):
@@ -230,12 +235,17 @@ class DecodeOptions:
             ("temperature", 0, 10),
             ("cfg", 0, 20),
             ("top_p", 0, 1),
+            ("factor", 1, 1000),
         ):
             value = getattr(self, name)
             _require(
                 isinstance(value, int | float) and math.isfinite(value) and low <= value <= high,
                 f"{name} must be a number from {low} to {high}, not {value!r}.",
             )
+        _require(
+            self.pick in ("first", "nearest"),
+            f"pick must be first or nearest, not {self.pick!r}.",
+        )
         _require(
             self.temperature == 0 or self.temperature >= 0.01,
             f"temperature must be 0 (greedy) or at least 0.01, not {self.temperature!r}.",

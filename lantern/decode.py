@@ -144,7 +144,8 @@ class _Request:
         after = (self.position + 1 + tree.depth).clamp(max=self.last)
         probs, choices, margins = self._read(hidden, after)
         seconds["verify"] = self.watch.lap()
-        verdict = review(tree, probs, choices, self.rule, self.neighbours, self.greedy)
+        codes = self.codes if self.options.pick == "nearest" else None
+        verdict = review(tree, probs, choices, self.rule, self.neighbours, self.greedy, codes)
         report = self._report(tree, probs, choices, margins, verdict)
         self._check(sum(report["margin"]))
         path, tokens = self._commit(tree, report)

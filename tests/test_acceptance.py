@@ -4,7 +4,7 @@ import pytest
 import torch
 from chi_square import chi_square_ok
 
-from lantern.acceptance import Exact, Lantern, review, rule_for
+from lantern.acceptance import Exact, Jsd, Lantern, Multiplicative, review, rule_for
 from lantern.config import DecodeOptions
 from lantern.neighbours import neighbour_table
 from lantern.tree import DraftTree, deepest
@@ -231,3 +231,64 @@ def test_rule_of_each_mode(mode, k, delta, kind):
 def test_unknown_rule_is_named():
     with pytest.raises(ValueError, match="'nonsense'"):
         rule_for(DecodeOptions(rule="nonsense"))
+
+
+def moved(p: torch.Tensor, token: int, members: torch.Tensor) -> torch.Tensor:
+    """p with the mass of ``members`` (indices) on ``token``."""
+    q = p.clone()
+    q[token] += p[members].sum()
+    q[members] = 0.0
+    return q
+
+
+def jsd(p: torch.Tensor, q: torch.Tensor) -> float:
+    """Jensen-Shannon divergence in bits, from its definition."""
+    m = (p + q) / 2
+    return float((torch.xlogy(p, p / m) + torch.xlogy(q, q / m)).nan_to_num().sum()) / 2 / 0.6931472
+
+
+@pytest.mark.parametrize("rule", [Jsd(12, 0.1), Jsd(12, 0.3), Multiplicative(12, 1.5)], ids=str)
+def test_each_rule_takes_the_longest_prefix_within_its_budget(rule):
+    generator = torch.Generator().manual_seed(1)
+    some = 0
+    for _ in range(300):
+        p = (torch.randn(V, generator=generator).double() * 2).softmax(-1)
+        token, *near = torch.randperm(V, generator=generator)[: rule.k + 1].tolist()
+        near = torch.tensor(near)
+        count = int(rule.members(p[token][None], p[near][None]).sum())
+        some += 0 < count < rule.k
+
+        def spent(n, p=p, token=token, near=near):
+            if isinstance(rule, Multiplicative):
+                return float(moved(p, token, near[:n])[token] / p[token])
+            return jsd(p, moved(p, token, near[:n]))
+
+        budget = rule.factor if isinstance(rule, Multiplicative) else rule.delta
+        assert spent(count) <= budget + 1e-9
+        assert count == rule.k or spent(count + 1) > budget
+    assert some > 100
+
+
+def test_nearest_takes_the_choice_itself_or_the_nearest_cover():
+    differs = 0
+    for seed in range(1500):
+        tree, probs, choices, table, rule = random_case(seed)
+        generator = torch.Generator().manual_seed(seed)
+        codes = torch.nn.functional.normalize(torch.randn(V, 4, generator=generator), dim=-1)
+        table = neighbour_table(codes)
+        verdict = review(tree, probs, choices, rule, table, greedy=False, codes=codes)
+        first = review(tree, probs, choices, rule, table, greedy=False)
+        for node in range(len(tree)):
+            y, p = int(choices[node]), probs[node].tolist()
+            kids = [i for i in range(1, len(tree)) if int(tree.parent[i]) == node]
+            covering = []
+            for kid in kids:
+                token = int(tree.tokens[kid])
+                members = subset(p, token, table[token].tolist(), rule.k, rule.delta)
+                if y == token or y in members:
+                    covering.append((float((codes[token] - codes[y]).norm()), kid))
+            taken = [kid for kid in kids if verdict.accept[kid]]
+            assert taken == ([min(covering)[1]] if covering else []), seed
+            if len(covering) > 1 and taken and first.accept[kids].any():
+                differs += not bool(first.accept[taken[0]])
+    assert differs > 50
