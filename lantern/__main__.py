@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--prompts", type=Path, help="text file, one prompt a line")
     p.add_argument("--seeds", type=int, default=2)
     p.add_argument("--repeats", type=int, default=2)
+    p.add_argument("--sweep", action="store_true", help="the paper's grid of k, delta, temperature")
     add_decoding(p)
     p.add_argument("--json", type=Path, help="write all figures here")
     p.set_defaults(run=bench)
@@ -73,13 +74,20 @@ def add_decoding(p: argparse.ArgumentParser) -> None:
     p.add_argument("--cfg", type=float, help="classifier-free guidance scale")
     p.add_argument("--top-k", type=int, help="0 switches the filter off")
     p.add_argument("--top-p", type=float, help="1 switches the filter off")
-    p.add_argument("--nodes", type=int, help="draft tree nodes, root included")
+    p.add_argument("--nodes", type=_nodes, help="draft tree nodes, root included, or auto")
     p.add_argument("--depth", type=int, help="draft tree depth")
     p.add_argument("--branch", type=int, help="candidates per tree level")
     p.add_argument("--rule", help="how the budget is measured: tvd, jsd or multiplicative")
     p.add_argument("--factor", type=float, help="budget of the multiplicative rule, at least 1")
     p.add_argument("--pick", help="which covering child is taken: first or nearest")
     _hardware(p)
+
+
+def _nodes(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be auto or a whole number, not {text!r}") from None
 
 
 def add_model(p: argparse.ArgumentParser) -> None:
@@ -145,7 +153,10 @@ def _load(args):
     from lantern.acceptance import rule_for
 
     pipeline = _pipeline(args, args.model)
-    options = pipeline.options(**{name: getattr(args, name) for name in DECODING})
+    changes = {name: getattr(args, name) for name in DECODING}
+    if args.nodes == "auto":
+        changes["nodes"] = None
+    options = pipeline.options(**changes)
     rule_for(options)
     return pipeline, options
 
@@ -160,9 +171,10 @@ def generate(args) -> None:
     options = replace(options, mode=args.mode, seed=args.seed)
     pipeline.text.check(args.prompt)
     pipeline.warm_up(options)
+    auto = {"nodes": "auto"} if args.nodes == "auto" else {}
     with tqdm(total=pipeline.grid**2, unit="token", leave=False, disable=None) as bar:
         trace, image = pipeline.generate(
-            args.prompt, options, on_step=lambda event: bar.update(event.accepted_length)
+            args.prompt, options, on_step=lambda event: bar.update(event.accepted_length), **auto
         )
     if args.out:
         image.save(args.out, format="PNG")
@@ -176,7 +188,7 @@ def generate(args) -> None:
 
 
 def bench(args) -> None:
-    from lantern.bench import run_bench
+    from lantern.bench import Plan, run_bench
 
     _writable(args.json)
     modes = args.modes.split(",")
@@ -197,7 +209,16 @@ def bench(args) -> None:
         if not prompts:
             raise ValueError(f"{args.prompts} holds no prompt; write one a line.")
     pipeline, options = _load(args)
-    run_bench(pipeline, options, modes, prompts, args.seeds, args.repeats, args.json)
+    prompts = dict.fromkeys(prompts or pipeline.info.examples[:4])
+    for prompt in prompts:
+        pipeline.text.check(prompt)
+    unable = [mode for mode in modes if mode not in pipeline.modes]
+    if unable:
+        raise ValueError(f"{args.model} has no drafter, so it cannot run {unable[0]}; use ar.")
+    run_bench(
+        pipeline, options, modes, Plan(tuple(prompts), args.seeds, args.repeats), args.json,
+        auto=args.nodes == "auto", sweep=args.sweep,
+    )  # fmt: skip
 
 
 def models(args) -> None:

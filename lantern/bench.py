@@ -1,107 +1,142 @@
-"""Benchmark: prompts x seeds x modes, interleaved, against AR in the same run.
+"""Benchmark: prompts x seeds x variants, interleaved, against AR in the same run.
 
-Prints Markdown. Ratios are per (prompt, seed, repeat) and then summarised by their median, so slow
-moments of the machine hit both sides of a ratio.
+A variant is a mode with a tree: the trees asked for, and trees tuned for this device for the
+lossless modes, so that no relaxation is ever compared with a badly chosen exact baseline. Ratios
+are per (prompt, seed, repeat) and then summarised by their median, so slow moments of the machine
+hit both sides of a ratio. Tables are ``report``'s business.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 
 from tqdm import tqdm
 
 from lantern.config import DecodeOptions
 from lantern.pipeline import Pipeline
-from lantern.runtime import peak_memory
-from lantern.trace import PHASES, DecodeTrace
+from lantern.report import sweep_tables, tables
+from lantern.trace import DecodeTrace
+
+SWEEP_K = (100, 300, 1000)
+SWEEP_DELTA = (0.05, 0.1, 0.2, 0.4)
+SWEEP_TEMPERATURE = (0.0, 1.0)
+TUNED = ("eagle2", "eagle2-coupled")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: ``repeats`` rounds over prompts x seeds."""
+
+    prompts: tuple[str, ...]
+    seeds: int
+    repeats: int
+
+    def rounds(self) -> list[tuple[str, int, int]]:
+        every = range(self.repeats)
+        return [(p, s, r) for r in every for p in self.prompts for s in range(self.seeds)]
 
 
 def run_bench(
     pipeline: Pipeline,
     options: DecodeOptions,
     modes: list[str],
-    prompts: list[str] | None,
-    seeds: int,
-    repeats: int,
+    plan: Plan,
     file: Path | None,
+    *,
+    auto: bool = False,
+    sweep: bool = False,
 ) -> None:
-    """Run, print the table, and write every figure to ``file`` if given."""
-    prompts = list(dict.fromkeys(prompts or pipeline.info.examples[:4]))
-    for prompt in prompts:
-        pipeline.text.check(prompt)
-    pipeline.warm_up(options)
+    """Run, print the tables, and write every figure to ``file`` if given. ``auto`` tunes the tree
+    of every mode; ``sweep`` runs the paper's grid of k, delta and temperature instead."""
+    variants = _grid(options) if sweep else _variants(pipeline, options, modes, auto)
+    for variant in variants.values():
+        pipeline.warm_up(variant)
+    rounds = _share(plan.rounds())
     runs: list[dict] = []
-    jobs = [(p, s, r) for r in range(repeats) for p in prompts for s in range(seeds)]
-    for prompt, seed, repeat in tqdm(jobs, unit="round", leave=False, disable=None):
-        for mode in modes:
-            chosen = replace(options, mode=mode, seed=seed)
+    for prompt, seed, repeat in tqdm(rounds, unit="round", leave=False, disable=None):
+        for label, variant in variants.items():
+            chosen = replace(variant, seed=seed)
             trace = pipeline.new_trace(prompt, chosen)
             for _ in pipeline.stream(prompt, chosen, trace):
                 pass
             pipeline.finish(trace)
-            runs.append(_figures(trace, repeat))
-    print(to_markdown(pipeline, options, runs))
+            runs.append({"variant": label, "repeat": repeat, **figures(trace)})
+    runs = _gather(runs)
+    if runs is None:
+        return
+    costs = asdict(pipeline.tuner.costs(options)) if pipeline.decoder.drafter else None
+    print(sweep_tables(runs) if sweep else tables(runs, options.to_dict(), costs))
     if file:
-        file.write_text(json.dumps({"options": options.to_dict(), "runs": runs}, indent=1) + "\n")
+        content = {"options": options.to_dict(), "costs": costs, "runs": runs}
+        file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _figures(trace: DecodeTrace, repeat: int) -> dict:
+def _variants(pipeline, options, modes, auto) -> dict[str, DecodeOptions]:
+    """Label -> options; AR first, tuned lossless baselines last."""
+    variants = {}
+    for mode in dict.fromkeys(["ar", *modes]):
+        chosen = replace(options, mode=mode)
+        variants[mode] = pipeline.tuner.choose(chosen) if auto else chosen
+    for mode in TUNED if pipeline.decoder.drafter else ():
+        chosen = pipeline.tuner.choose(replace(options, mode=mode))
+        if chosen.tree.nodes > 1 and chosen not in variants.values():
+            variants[f"{mode}, tuned tree"] = chosen
+    return variants
+
+
+def _grid(options: DecodeOptions) -> dict[str, DecodeOptions]:
+    """AR and EAGLE-2 once per temperature, LANTERN over the whole grid."""
+    variants = {}
+    for temperature in SWEEP_TEMPERATURE:
+        at = replace(options, temperature=temperature)
+        for mode in ("ar", "eagle2"):
+            variants[f"{mode}/{temperature:g}"] = replace(at, mode=mode)
+        for k in SWEEP_K:
+            for delta in SWEEP_DELTA:
+                label = f"lantern/{temperature:g}/{k}/{delta:g}"
+                variants[label] = replace(at, mode="lantern", k=k, delta=delta)
+    return variants
+
+
+def figures(trace: DecodeTrace) -> dict:
+    """What the tables need of one run, and its tokens."""
     return {
-        "mode": trace.mode,
+        **trace.options,
+        "model": trace.model,
         "prompt": trace.prompt,
-        "seed": trace.options["seed"],
-        "repeat": repeat,
         "seconds": trace.seconds,
         "seconds_by_phase": trace.seconds_by_phase,
         "steps": trace.steps,
         "tokens": trace.tokens,
         "mean_accepted_length": trace.mean_accepted_length,
+        "accepted_lengths": trace.accepted_lengths,
         "relaxed_share": trace.relaxed_share,
         "environment": trace.environment,
     }
 
 
-def to_markdown(pipeline: Pipeline, options: DecodeOptions, runs: list[dict]) -> str:
-    """The table for the README: one row a mode, with hardware and settings above it."""
-    where = runs[0]["environment"]
-    tree = options.tree
-    lines = [
-        f"{pipeline.name} on {where['hardware']} ({where['device']}, {where['threads']} threads, "
-        f"{where['dtype']}, torch {where['torch']}); {len(runs)} runs; k {options.k}, delta "
-        f"{options.delta}, temperature {options.temperature}, CFG {options.cfg}, top-k "
-        f"{options.top_k}, tree {tree.nodes} nodes x depth {tree.depth} x branch {tree.branch}; "
-        f"peak memory {peak_memory(where['device']):.2f} GiB.",
-        "",
-        "| mode | decode s (min-max) | speed-up over AR (min-max) | passes | MAL | relaxed | "
-        "tokens = AR's | " + " | ".join(f"{p} s" for p in PHASES) + " |",
-        "|---|---|---|---|---|---|---|" + "---|" * len(PHASES),
-    ]
-    baseline = {_key(r): r for r in runs if r["mode"] == "ar"}
-    for mode in dict.fromkeys(r["mode"] for r in runs):
-        mine = [r for r in runs if r["mode"] == mode]
-        pairs = [(baseline[_key(r)], r) for r in mine if _key(r) in baseline]
-        ratios = [ar["seconds"] / r["seconds"] for ar, r in pairs]
-        same = sum(ar["tokens"] == r["tokens"] for ar, r in pairs)
-        cells = [
-            mode,
-            _spread([r["seconds"] for r in mine]),
-            _spread(ratios) if ratios else "-",
-            f"{median(r['steps'] for r in mine):.0f}",
-            f"{median(r['mean_accepted_length'] for r in mine):.2f}",
-            f"{100 * median(r['relaxed_share'] for r in mine):.0f} %",
-            f"{same}/{len(pairs)}" if pairs else "-",
-            *(f"{median(r['seconds_by_phase'][p] for r in mine):.3f}" for p in PHASES),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+# -- several processes: accelerate launch -m lantern bench ----------------------------------------
 
 
-def _key(run: dict) -> tuple:
-    return run["prompt"], run["seed"], run["repeat"]
+def _share(rounds: list) -> list:
+    """This process's part of the rounds."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return rounds
+    from accelerate import PartialState
+
+    with PartialState().split_between_processes(rounds) as mine:
+        return list(mine)
 
 
-def _spread(values: list[float]) -> str:
-    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+def _gather(runs: list[dict]) -> list[dict] | None:
+    """All processes' runs on the first of them, None on the others."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return runs
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    everything = gather_object(runs)
+    return everything if PartialState().is_main_process else None

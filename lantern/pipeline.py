@@ -25,6 +25,7 @@ from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
 from lantern.runtime import Stopwatch, default_dtype, describe, pack_linears, pick_device
 from lantern.trace import DecodeTrace, StepEvent
+from lantern.tuning import Tuner
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,18 @@ class ModelInfo:
         return DecodeOptions(**values, tree=TreeShape(**tree))
 
 
+def model_info(name: str, model_dir: Path | None = None) -> ModelInfo:
+    """How a model presents itself, without loading it; errors as in ``Pipeline.load``."""
+    known = checkpoints.entry(name)
+    if known.info:
+        info = config_from_dict(ModelInfo, known.info, where=name)
+    else:
+        values = read_json(checkpoints.folder_of(name, model_dir) / "model.json")
+        info = config_from_dict(ModelInfo, values, where="model.json")
+    info.check()
+    return info
+
+
 class Pipeline:
     """A loaded model. Use ``load``; ``generate`` for whole images, ``stream`` to watch."""
 
@@ -66,6 +79,7 @@ class Pipeline:
         self.name, self.info = name, info
         self.text, self.decoder, self.vq = text, decoder, vq
         self._warm: set[TreeShape] = set()
+        self.tuner = Tuner(self)
         self.device = decoder.target.embedding.weight.device
 
     @classmethod
@@ -89,13 +103,7 @@ class Pipeline:
         problem = checkpoints.unavailable(name, model_dir)
         if problem:
             raise FileNotFoundError(problem)
-        folder = checkpoints.folder_of(name, model_dir)
-        if known.info:
-            info = config_from_dict(ModelInfo, known.info, where=name)
-        else:
-            values = read_json(folder / "model.json")
-            info = config_from_dict(ModelInfo, values, where="model.json")
-        info.check()
+        info = model_info(name, model_dir)
         parts = {part: checkpoints.find(name, part, model_dir) for part in known.parts}
         progress("target")
         target = formats.load_target(parts["target"], known.grid, dtype).to(where)
@@ -139,6 +147,11 @@ class Pipeline:
         return self.decoder.target.config.grid
 
     @property
+    def vocab_size(self) -> int:
+        """How many codes there are to choose from."""
+        return self.decoder.target.config.vocab_size
+
+    @property
     def pixels(self) -> int:
         """Side of the image in pixels."""
         return self.grid * self.vq.config.downsample
@@ -156,7 +169,7 @@ class Pipeline:
         for mode in self.modes[:3]:
             stream = self.stream(self.info.examples[0], replace(options, mode=mode))
             for _ in range(3):
-                next(stream)
+                next(stream, None)  # a small image may be complete sooner
             stream.close()
         self.image([0])
         self._warm.add(options.tree)
@@ -196,12 +209,19 @@ class Pipeline:
         **changes,
     ) -> tuple[DecodeTrace, Image.Image]:
         """Draw one image: (trace, PIL image). ``changes`` alter the default options, for example
-        mode="ar", seed=7."""
+        mode="ar", seed=7; nodes="auto" chooses the fastest draft tree for this device."""
+        auto = changes.get("nodes") == "auto"
+        if auto:
+            del changes["nodes"]
         options = options or self.options(**changes)
+        if auto:
+            options = self.tuner.choose(options)
         trace = self.new_trace(prompt, options)
+        trace.options["auto_tree"] = auto
         for event in self.stream(prompt, options, trace):
             if on_step:
                 on_step(event)
+        self.tuner.observe(trace)
         return trace, self.finish(trace)
 
     def finish(self, trace: DecodeTrace) -> Image.Image:

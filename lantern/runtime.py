@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
 import time
@@ -87,6 +89,16 @@ def peak_memory(device: str) -> float:
         return float("nan")
     unit = 1 if platform.system() == "Darwin" else 2**10  # bytes there, KiB elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def release_memory() -> None:
+    """Give the memory of dropped models back to the device and to the system."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if platform.libc_ver()[0] == "glibc":
+        # Freed weights stay with the process otherwise (measured: docs/log.md).
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _cpu_name() -> str:
