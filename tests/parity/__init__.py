@@ -1,0 +1,1 @@
+"""The official implementation's recorded numbers against this repository."""
