@@ -28,6 +28,9 @@ State = dict[str, Tensor]
 Names = Callable[[str], tuple[str, ...]]
 # Buffers of the official classes that carry nothing to load.
 IGNORED = re.compile(r"(^|\.)(codebook_used|inv_freq|freqs_cis)$")
+_NOT_TENSORS = (
+    "does not hold a dictionary of tensors; put the model's own file there or download it again."
+)
 
 
 def native(name: str) -> tuple[str, ...]:
@@ -106,11 +109,17 @@ def read_state(file: Path) -> State:
         return {k: v for shard in shards for k, v in read_state(file.parent / shard).items()}
     try:
         state = load_file(file) if file.suffix == ".safetensors" else _torch_load(file)
-    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).split("\n")[0][:200]
+    except pickle.UnpicklingError:
+        # torch's own message explains how to run the code in the file.
+        raise ValueError(
+            f"{file} is damaged or holds code, which is never run; download it again from its "
+            "publisher."
+        ) from None
+    except (SafetensorError, OSError, RuntimeError, EOFError) as error:
+        reason = str(error).split("\n")[0].split(". ")[0][:200]
         raise ValueError(f"{file} is damaged ({reason}); restore or download it again.") from None
     if not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"{file} does not hold a dictionary of tensors; is it the right file?")
+        raise ValueError(f"{file} {_NOT_TENSORS}")
     return state
 
 
@@ -123,7 +132,7 @@ def _torch_load(file: Path) -> State:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict):
-        raise ValueError(f"{file} does not hold a dictionary of tensors; is it the right file?")
+        raise ValueError(f"{file} {_NOT_TENSORS}")
     return state
 
 
@@ -158,7 +167,8 @@ def fill(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ValueError(
-            f"{file} does not fit its config: {problems[0]}{more}; is it the right file?"
+            f"{file} does not fit its config: {problems[0]}{more}; put the model's own file "
+            "there or download it again."
         )
     module.load_state_dict(result, assign=True)
     return module
