@@ -243,7 +243,7 @@ class _Request:
         at this position is then the first guess wherever the two distributions agree.
         """
         options = self.options
-        logits = guide(self.target.logits(out), options.cfg)
+        logits = guide(self.drafter.logits(out, self.target), options.cfg)
         z = process(logits, options.temperature, options.top_k, options.top_p)
         if options.coupled:
             z = z + self.noise[position]

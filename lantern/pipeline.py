@@ -23,7 +23,7 @@ from lantern.decode import Decoder
 from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
-from lantern.runtime import Stopwatch, default_dtype, describe, pack_linears, pick_device
+from lantern.runtime import Stopwatch, default_dtype, describe, pack, pick_device
 from lantern.trace import DecodeTrace, StepEvent
 from lantern.tuning import Tuner
 
@@ -132,9 +132,7 @@ class Pipeline:
                     f"{name}: the text encoder's vectors have {text.width} values but the target "
                     f"takes {config.caption_dim}; they do not belong together."
                 )
-        pack_linears(target)
-        if drafter:
-            pack_linears(drafter)
+        pack(target, drafter)
         return cls(name, info, text, Decoder(target, drafter, codes, table), vq)
 
     @property

@@ -57,8 +57,8 @@ def _setting(runs: list[dict], options: dict) -> str:
     return (
         f"{runs[0]['model']} on {where['hardware']} ({where['device']}, {where['threads']} "
         f"threads, {where['dtype']}, torch {where['torch']}); {len(runs)} runs; k {options['k']}, "
-        f"delta {options['delta']}, temperature {options['temperature']}, CFG {options['cfg']}, top-k "
-        f"{options['top_k']}; peak memory {peak_memory(where['device']):.2f} GiB."
+        f"delta {options['delta']}, temperature {options['temperature']}, CFG {options['cfg']}, "
+        f"top-k {options['top_k']}; peak memory {peak_memory(where['device']):.2f} GiB."
     )
 
 

@@ -31,6 +31,9 @@ def perfect(decoder):
         def embed(self, tokens, target):
             return target.embedding(tokens)
 
+        def logits(self, out, target):
+            return target.logits(out)
+
         def forward(self, embedded, hidden, positions, mask, cache, start):
             # Keep the embedded token of each slot; follow the mask to find each row's history.
             out = []

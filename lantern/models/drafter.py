@@ -19,7 +19,7 @@ from lantern.models.llamagen import Block, Transformer, rotary_table
 
 
 class Drafter(nn.Module):
-    """Callers embed tokens with ``embed`` and apply the head of the target."""
+    """Callers embed tokens with ``embed`` and read predictions with ``logits``."""
 
     def __init__(self, config: DrafterConfig, target: ModelConfig):
         super().__init__()
@@ -34,10 +34,16 @@ class Drafter(nn.Module):
         )
         table = rotary_table(target, target.prefix - 1, width // config.heads)
         self.register_buffer("rotation", table, persistent=False)
+        # A faster copy of the target's head, if the runtime made one.
+        self.head: nn.Module | None = None
 
     def embed(self, tokens: Tensor, target: Transformer) -> Tensor:
         """Token ids -> vectors [.., W], from the drafter's own table if it has one."""
         return (self if self.config.own_embedding else target).embedding(tokens)
+
+    def logits(self, out: Tensor, target: Transformer) -> Tensor:
+        """Predicted hidden [.., W] -> fp32 logits [.., V] through the target's head."""
+        return (self.head or target.head)(out).float()
 
     def forward(
         self,
