@@ -1,4 +1,7 @@
-"""Start the demo: python app.py. Environment first, since libraries read it when imported."""
+"""Start the demo: python app.py. Environment first, since libraries read it when imported.
+
+LANTERN_MODEL names the model to start with, LANTERN_MODELS a folder with more of them.
+"""
 
 import atexit
 import os
@@ -18,20 +21,18 @@ import sys  # noqa: E402
 
 from app.studio import Studio  # noqa: E402
 from app.ui import build_demo, launch_options  # noqa: E402
-from lantern.pipeline import Pipeline  # noqa: E402
 from lantern.runtime import set_threads  # noqa: E402
 
 
 def main() -> int:
-    """Load the model, warm it up, serve until interrupted."""
+    """Load the first model, serve until interrupted."""
     set_threads()
     try:
-        pipeline = Pipeline.load(os.environ.get("LANTERN_MODEL", "emoji-128"))
+        studio = Studio(os.environ.get("LANTERN_MODEL") or "emoji-128")
     except (ValueError, FileNotFoundError) as error:
         print(f"app.py: {error}", file=sys.stderr)
         return 2
-    pipeline.warm_up()
-    build_demo(Studio(pipeline)).launch(**launch_options())
+    build_demo(studio).launch(**launch_options())
     return 0
 
 

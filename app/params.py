@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from lantern import checkpoints
 from lantern.acceptance import RULES
 from lantern.config import MAX_K, MAX_SEED
 
@@ -18,6 +19,8 @@ class Bound:
     high: float
     whole: bool = False
 
+
+MAX_PROMPT = 2000  # characters; how many word pieces fit only the model's text encoder knows
 
 # Narrower than what the library accepts where a slider needs an end.
 BOUNDS = {
@@ -36,8 +39,10 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class RunParams:
-    """One Compare run; every mode shares these."""
+    """One Compare run; every mode shares these. ``prompt`` is a class name where the model draws
+    classes."""
 
+    model: str
     prompt: str
     seed: int
     k: int
@@ -67,18 +72,40 @@ class RunParams:
             for name, value in zip(cls.names(), values, strict=True)
             if name in BOUNDS
         }
-        return cls(prompt=values[0], rule=values[-1], **numbers)
+        return cls(model=values[0], prompt=values[1], rule=values[-1], **numbers)
 
     def decode_changes(self) -> dict:
         """Keyword arguments for ``Pipeline.options``."""
-        return {name: getattr(self, name) for name in self.names() if name != "prompt"}
+        return {name: getattr(self, name) for name in self.names() if name not in _NOT_DECODING}
+
+
+_NOT_DECODING = ("model", "prompt")
+
+
+def draws_classes(model) -> bool:
+    """Whether this is a registered model that draws classes; any value may be asked about."""
+    return (
+        isinstance(model, str) and model in checkpoints.MODELS and checkpoints.entry(model).by_class
+    )
+
+
+def sentence_case(text: str) -> str:
+    """The library's messages start in lower case; on the page they are sentences."""
+    return text[:1].upper() + text[1:]
 
 
 def problem(name: str, value) -> str | None:
     """One sentence saying what is wrong with a value and what to do; None if it is fine."""
+    if name == "model":
+        if not isinstance(value, str) or value not in checkpoints.MODELS:
+            return f"Choose a model: {', '.join(checkpoints.MODELS)}."
+        message = checkpoints.unavailable(value)
+        return message and sentence_case(message)
     if name == "prompt":
         if not isinstance(value, str) or not value.strip():
             return "Write what to draw, for example “a red apple on the grass”."
+        if len(value) > MAX_PROMPT:
+            return f"The prompt is too long (at most {MAX_PROMPT} characters); shorten it."
         return None
     if name == "rule":
         return None if value in RULES else f"Choose a rule: {', '.join(RULES)}."

@@ -1,8 +1,10 @@
-"""Studio: owns the pipeline and the one thread that runs it.
+"""Studio: owns the loaded model and the one thread that runs it.
 
-Runs of all visitors go through one first-in-first-out line, so no two ever share the device.
-A handler submits a job, then reads snapshots of it; whatever happens to the handler (Stop, a
-closed tab, a lost connection), the worker looks at the job's cancel flag after every step.
+Runs of all visitors go through one first-in-first-out line, so no two ever share the device. A job
+names its model; the worker loads it when the job's turn comes, and drops the one before it first,
+so that there is never memory for two. A handler submits a job, then reads snapshots of it;
+whatever happens to the handler (Stop, a closed tab, a lost connection), the worker looks at the
+job's cancel flag after every step and after every part it loads.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from PIL.Image import Image
 
-from app.params import RunParams
+from app.params import RunParams, draws_classes, problem, sentence_case
+from lantern import checkpoints
 from lantern.config import MODES
 from lantern.pipeline import Pipeline
+from lantern.runtime import release_memory
 from lantern.trace import DecodeTrace
 
 log = logging.getLogger("lantern.studio")
@@ -26,11 +31,16 @@ PREVIEW_SECONDS = 0.25
 MAX_WAITING = 20
 MAX_SECONDS = 180.0
 
-QUEUED, RUNNING, DONE, STOPPED, FAILED = "queued", "running", "done", "stopped", "failed"
+QUEUED, LOADING, RUNNING = "queued", "loading", "running"
+DONE, STOPPED, FAILED = "done", "stopped", "failed"
 
 
 class QueueFull(RuntimeError):
     """Too many runs are waiting."""
+
+
+class _Stopped(Exception):
+    """The visitor left or stopped while the model was loading."""
 
 
 @dataclass(eq=False)
@@ -45,14 +55,18 @@ class Lane:
 
 @dataclass(eq=False)
 class Job:
-    """A run of one visitor. ``version`` grows with every change a reader might want to see."""
+    """A run of one visitor, or without ``params`` only the loading of a model. ``message`` says
+    what is being loaded or what went wrong. ``replaced``: the visitor has asked for something else
+    since. ``version`` grows with every change a reader might want to see."""
 
-    params: RunParams
+    model: str
     owner: str
+    params: RunParams | None = None
     state: str = QUEUED
     message: str = ""
     lanes: dict[str, Lane] = field(default_factory=dict)
     version: int = 0
+    replaced: bool = False
     cancel: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -75,26 +89,47 @@ class Job:
 
 
 class Studio:
-    """The pipeline behind one worker thread."""
+    """One model at a time behind one worker thread. ``model`` is the one visitors start with;
+    ``load`` stands in for ``Pipeline.load`` in tests."""
 
-    def __init__(self, pipeline: Pipeline):
-        self.pipeline = pipeline
+    def __init__(self, model: str = "emoji-128", load: Callable = Pipeline.load):
+        self.model = model
+        self.vocabulary: dict[str, int] = {}  # of every model that was ever loaded
+        self.pipeline: Pipeline | None = None
+        self._load = load
         self._line: deque[Job] = deque()
         self._current: Job | None = None
         self._ready = threading.Condition()
+        self._prepare(model, lambda what: None)
         threading.Thread(target=self._work, name="lantern-studio", daemon=True).start()
 
+    # -- for handlers -----------------------------------------------------------------------
+
     def submit(self, params: RunParams, owner: str) -> Job:
-        """Put a run in line; ValueError for a prompt the model cannot take, QueueFull if the line
-        is too long."""
-        self.pipeline.text.check(params.prompt)
-        job = Job(params, owner)
-        with self._ready:
-            if len(self._waiting()) >= MAX_WAITING:
-                raise QueueFull(f"{MAX_WAITING} runs are waiting already; try again in a minute.")
-            self._line.append(job)
-            self._ready.notify()
-        return job
+        """Put a run in line; ValueError for a prompt the model cannot take, as far as that is
+        known before it is loaded, QueueFull if the line is too long."""
+        message = self.prompt_problem(params.model, params.prompt)
+        if message:
+            raise ValueError(message)
+        return self._enqueue(Job(params.model, owner, params))
+
+    def load(self, model: str, owner: str) -> Job:
+        """Put the loading of a model in line, so that it is warm when Run is pressed."""
+        return self._enqueue(Job(model, owner))
+
+    def prompt_problem(self, model: str, prompt: str) -> str | None:
+        """One sentence if the prompt is empty or too long, else None. Word pieces are counted only
+        if the model is the loaded one; the worker looks again."""
+        if draws_classes(model) and not prompt:
+            return "Choose a class from the list, for example “macaw”."
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.name != model:
+            return problem("prompt", prompt)
+        try:
+            pipeline.text.check(prompt)
+        except ValueError as error:
+            return sentence_case(str(error))
+        return None
 
     def ahead_of(self, job: Job) -> int:
         """How many runs will finish before this one starts."""
@@ -104,9 +139,11 @@ class Studio:
                 return 0
             return waiting.index(job) + (self._current is not None)
 
-    def _waiting(self) -> list[Job]:
-        """Runs in line whose visitor still wants them; call with the lock held."""
-        return [job for job in self._line if not job.cancel.is_set()]
+    def loading_for(self, owner: str) -> str:
+        """What is being loaded for this visitor right now; empty if nothing is."""
+        current = self._current
+        mine = current is not None and current.owner == owner and current.state == LOADING
+        return current.message if mine else ""
 
     def stop(self, owner: str) -> bool:
         """Stop every run of one visitor: queued ones at once, the current one within a step.
@@ -123,13 +160,42 @@ class Studio:
             current.cancel.set()
         return bool(queued or current)
 
+    def _enqueue(self, job: Job) -> Job:
+        with self._ready:
+            replaced = [old for old in self._waiting() if self._replaces(job, old)]
+            if len(self._waiting()) - len(replaced) >= MAX_WAITING:
+                raise QueueFull(f"{MAX_WAITING} runs are waiting already; try again in a minute.")
+            for old in replaced:
+                old.cancel.set()
+            current = self._current
+            if current and self._replaces(job, current):
+                replaced.append(current)
+                # What the new job needs too goes on loading.
+                if current.model != job.model:
+                    current.cancel.set()
+            for old in replaced:
+                old.replaced = True
+            self._line.append(job)
+            self._ready.notify()
+        return job
+
+    @staticmethod
+    def _replaces(job: Job, old: Job) -> bool:
+        return old.params is None and old.owner == job.owner
+
+    def _waiting(self) -> list[Job]:
+        """Jobs in line whose visitor still wants them; call with the lock held."""
+        return [job for job in self._line if not job.cancel.is_set()]
+
+    # -- the worker -------------------------------------------------------------------------
+
     def _work(self) -> None:
         while True:
             with self._ready:
                 self._ready.wait_for(lambda: self._line)
                 self._current = job = self._line.popleft()
             try:
-                self._run(job)
+                self._do(job)
             except Exception as error:
                 # Whatever a run meets, the next visitor's run must start; the sentence goes to
                 # the visitor, the traceback to the log.
@@ -139,19 +205,64 @@ class Studio:
                 with self._ready:
                     self._current = None
 
-    def _run(self, job: Job) -> None:
-        pipeline, params = self.pipeline, job.params
+    def _do(self, job: Job) -> None:
         if job.cancel.is_set():
             job.update(state=STOPPED)
             return
+        title = checkpoints.entry(job.model).title
+
+        def progress(what: str) -> None:
+            if job.cancel.is_set():
+                raise _Stopped
+            job.update(state=LOADING, message=f"Loading {title}: {what} …")
+
+        try:
+            self._prepare(job.model, progress)
+        except _Stopped:
+            job.update(state=STOPPED)
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            log.warning("%s did not load: %s", job.model, error)
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+            job.update(state=FAILED, message=f"{title} could not be loaded: {reason}")
+        else:
+            if job.params is None:
+                job.update(state=DONE)
+            else:
+                self._run(job, job.params)
+        if self.pipeline is None:
+            release_memory()  # of what a broken-off load had read
+
+    def _prepare(self, model: str, progress: Callable[[str], None]) -> None:
+        """Make ``model`` the loaded one, warmed up; errors as in ``Pipeline.load``."""
+        if self.pipeline is not None and self.pipeline.name == model:
+            return
+        message = checkpoints.unavailable(model)
+        if message:
+            raise FileNotFoundError(message)  # and the model that is loaded stays
+        progress("target")
+        self.pipeline = None
+        release_memory()
+        pipeline = self._load(model, progress=progress)
+        progress("first steps")
+        pipeline.warm_up()
+        self.vocabulary[model] = pipeline.vocab_size
+        self.pipeline = pipeline
+
+    def _run(self, job: Job, params: RunParams) -> None:
+        pipeline = self.pipeline
+        try:
+            pipeline.text.check(params.prompt)
+        except ValueError as error:
+            job.update(state=FAILED, message=sentence_case(str(error)))
+            return
         began = time.monotonic()
-        job.update(state=RUNNING)
+        job.update(state=RUNNING, message="")
         pipeline.warm_up(pipeline.options(**params.decode_changes()))
-        for mode in MODES:
+        for mode in [mode for mode in MODES if mode in pipeline.modes]:
             options = pipeline.options(mode=mode, **params.decode_changes())
             lane = Lane(mode, pipeline.new_trace(params.prompt, options))
             job.lanes[mode] = lane
-            shown = time.monotonic()
+            next_preview = time.monotonic() + PREVIEW_SECONDS
             stream = pipeline.stream(params.prompt, options, lane.trace)
             try:
                 for _ in stream:
@@ -162,11 +273,12 @@ class Studio:
                     if job.cancel.is_set():
                         break
                     # Between two events the decoder's clock stands still, so previews cost the
-                    # visitor a moment but not the measurement.
-                    if now - shown >= PREVIEW_SECONDS:
+                    # visitor a moment but not the measurement; a fifth of the time at most.
+                    if now >= next_preview:
                         lane.image = pipeline.image(lane.trace.tokens)
-                        shown = time.monotonic()
                         job.update()
+                        took = time.monotonic() - now
+                        next_preview = now + took + max(PREVIEW_SECONDS, 4 * took)
             finally:
                 stream.close()
             if not lane.trace.complete:

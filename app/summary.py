@@ -15,13 +15,32 @@ SUBTITLES = {
 ROUNDING = 1e-3
 
 
+def empty_card(mode: str, loading: str = "") -> str:
+    """A lane before it begins, or while its model is ``loading``."""
+    if loading:
+        return (
+            f'<div class="lt-card lt-{mode} lt-empty"><div class="lt-bar"></div>'
+            f'<p class="lt-note">{loading}</p></div>'
+        )
+    return (
+        f'<div class="lt-card lt-{mode} lt-empty"><div class="lt-head">'
+        f"<b>–</b><span>{SUBTITLES[mode]}</span></div></div>"
+    )
+
+
+def no_drafter_card(mode: str, model: str) -> str:
+    """A lane that this model cannot fill."""
+    command = f"<code>python -m lantern train-drafter <span>--model {model}</span></code>"
+    return (
+        f'<div class="lt-card lt-{mode} lt-empty"><p class="lt-note">'
+        f"This model has no drafter yet; train one with {command}.</p></div>"
+    )
+
+
 def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None) -> str:
     """The figures under a lane's image."""
     if trace is None or not trace.events:
-        return (
-            f'<div class="lt-card lt-{mode} lt-empty"><div class="lt-head">'
-            f"<b>–</b><span>{SUBTITLES[mode]}</span></div></div>"
-        )
+        return empty_card(mode)
     phases = trace.seconds_by_phase
     done = trace.complete
     if not done:

@@ -137,7 +137,7 @@ def _class_model(size: str, parameters: str, pixels: int, gigabytes: float) -> M
                 "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": 4.0, "top_k": 2000,
                 "top_p": 1.0, "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
             },
-            "examples": ["golden retriever", "macaw", "volcano", "espresso", "lighthouse"],
+            "examples": ["golden retriever", "macaw", "volcano", "espresso", "beacon"],
         },
     )  # fmt: skip
 
@@ -240,7 +240,8 @@ def unavailable(name: str, model_dir: Path | None = None) -> str | None:
         absent = missing(name, part, model_dir)
         if not absent or part in known.optional:
             continue
-        more = f" and {len(absent) - 1} more files" if len(absent) > 1 else ""
+        others = len(absent) - 1
+        more = f" and {others} more file{'s' * (others > 1)}" if others else ""
         if known.parts[part][0].repo is None:
             where = folder_of(name, model_dir) / part
             return (

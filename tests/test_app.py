@@ -14,10 +14,12 @@ from app.figures import accepted_length_histogram
 from app.params import BOUNDS, RunParams, problem
 from app.studio import DONE, FAILED, STOPPED, QueueFull, Studio
 from app.summary import lane_card, map_data, sentence
+from app.tabs import compare_run
+from lantern.config import MODES
 from lantern.pipeline import ModelInfo
 from lantern.trace import DecodeTrace
 
-GOOD = ("a cat", 7, 100, 0.2, 1.0, 2.0, 0, 1.0, 8, 3, 3, "tvd")
+GOOD = ("emoji-128", "a cat", 7, 100, 0.2, 1.0, 2.0, 0, 1.0, 8, 3, 3, "tvd")
 
 
 class SmallPipeline:
@@ -25,10 +27,13 @@ class SmallPipeline:
     step, ``fail`` breaks the next run."""
 
     grid = 4
+    vocab_size = 64
     pause = 0.0
     fail = False
+    modes = MODES
 
-    def __init__(self):
+    def __init__(self, name="emoji-128"):
+        self.name = name
         self.decoder = make_decoder()
         self.info = ModelInfo("tiny", {"top_k": 0}, ("a cat",))
         self.text = self
@@ -58,7 +63,7 @@ class SmallPipeline:
         finally:
             self.running -= 1
 
-    def warm_up(self, options):
+    def warm_up(self, options=None):
         pass
 
     def image(self, tokens):
@@ -69,9 +74,16 @@ class SmallPipeline:
         return self.image(trace.tokens)
 
 
+def load_small(name, progress):
+    """Stands in for Pipeline.load."""
+    for part in ("drafter", "tokenizer"):
+        progress(part)
+    return SmallPipeline(name)
+
+
 @pytest.fixture
 def studio():
-    return Studio(SmallPipeline())
+    return Studio(load=load_small)
 
 
 def finish(job, seconds=20):
@@ -219,20 +231,21 @@ def test_prompts_the_model_cannot_take_never_enter_the_line(studio):
         studio.submit(params(prompt="x" * 200), "a")
 
 
-def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
-    from app.tabs import compare
+def make_view() -> compare_run.View:
+    """Stands for the page: what matters is which component gets what."""
+    return compare_run.View(
+        {mode: f"image {mode}" for mode in MODES},
+        {mode: f"card {mode}" for mode in MODES},
+        "histogram", "map", "sentence", "status", "menu", "run", "stop",
+    )  # fmt: skip
 
+
+def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
     jobs, submit = [], studio.submit
     studio.submit = lambda *a: jobs.append(submit(*a)) or jobs[-1]
     studio.pipeline.pause = 0.05
-    view = compare.View(
-        {m: object() for m in ("ar", "eagle2", "lantern")},
-        {m: object() for m in ("ar", "eagle2", "lantern")},
-        *(object() for _ in range(6)),
-    )
-    handler = compare._run(studio, view, GOOD, "a")
-    outputs = next(handler)
-    assert len(outputs) == len(view.outputs)
+    handler = compare_run.run(studio, make_view(), GOOD, "a")
+    assert len(next(handler)) == len(make_view().outputs)
     (job,) = jobs
     while "ar" not in job.lanes or not job.lanes["ar"].trace.events:
         time.sleep(0.01)
@@ -253,7 +266,7 @@ def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
 
 
 def three_lanes():
-    studio = Studio(SmallPipeline())
+    studio = Studio(load=load_small)
     job = finish(studio.submit(params(), "a"))
     return {mode: lane.trace for mode, lane in job.lanes.items()}
 

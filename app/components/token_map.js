@@ -31,6 +31,7 @@ function drawTarget(ctx, x, y, s) {
   ctx.arc(x + s / 2, y + s / 2, s / 6, 0, 2 * Math.PI);
   ctx.fillStyle = "#38bdf8";
   ctx.fill();
+  if (s < 10 * (window.devicePixelRatio || 1)) return; // an outline would drown the picture
   ctx.lineWidth = s / 16;
   ctx.strokeStyle = "#0c4a6e";
   ctx.stroke();

@@ -1,0 +1,207 @@
+"""The model menu of the Compare tab, and what changes with the model: prompt or class picker,
+examples, defaults and ranges of the sliders, cards of lanes the model cannot fill."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+import gradio as gr
+
+from app.params import BOUNDS, draws_classes, problem
+from app.studio import FAILED, QueueFull, Studio
+from app.tabs.compare_run import POLL_SECONDS, READY, View, idle, in_order, lane_notes, status_line
+from lantern import checkpoints
+from lantern.models.text import class_names
+from lantern.pipeline import model_info
+
+
+@dataclass
+class ModelControls:
+    """The menu and what it changes; ``options`` are the decode controls by name."""
+
+    menu: gr.Dropdown
+    note: gr.HTML
+    prompt: gr.Textbox
+    picker: gr.Dropdown
+    options: dict
+    reset: gr.Button
+    examples: gr.Dataset
+
+
+def menu(studio: Studio) -> tuple[gr.Dropdown, gr.HTML]:
+    """The menu and the line below it."""
+    choices = [
+        (known.title + (" (not downloaded)" if checkpoints.unavailable(name) else ""), name)
+        for name, known in checkpoints.MODELS.items()
+    ]
+    return (
+        gr.Dropdown(choices, value=studio.model, label="Model", elem_id="lt-model"),
+        gr.HTML("", visible=False, elem_id="lt-model-note"),
+    )
+
+
+def prompt_or_class(studio: Studio) -> tuple[gr.Textbox, gr.Dropdown]:
+    """Prompt box and class picker, of which the model decides the visible one. The value that
+    counts is always the prompt's."""
+    example = model_info(studio.model).examples[0]
+    by_class = draws_classes(studio.model)
+    prompt = gr.Textbox(
+        value=example,
+        label="Prompt",
+        placeholder="a red apple on the grass",
+        lines=1,
+        max_lines=3,
+        max_length=2000,
+        visible=not by_class,
+        elem_id="lt-prompt",
+    )
+    picker = gr.Dropdown(
+        class_names(),
+        value=example if by_class else None,
+        label="Class (type to search)",
+        visible=by_class,
+        elem_id="lt-class",
+    )
+    # In the browser alone, so that Run pressed right after a choice already has it.
+    picker.input(None, picker, prompt, js="name => name ?? ''", api_visibility="private")
+    return prompt, picker
+
+
+def examples(studio: Studio) -> gr.Dataset:
+    """Example prompts or classes; unlike gr.Examples they can change."""
+    return gr.Dataset(
+        components=["textbox"],
+        samples=[[example] for example in model_info(studio.model).examples],
+        label="Examples",
+        samples_per_page=12,
+        layout="gallery",
+        elem_id="lt-examples",
+    )
+
+
+def wire(studio: Studio, controls: ModelControls, view: View) -> None:
+    """Choosing a model sets up its controls at once and then loads it."""
+    selected = [
+        controls.note, controls.prompt, controls.picker, controls.examples,
+        *controls.options.values(), *view.lanes, view.status,
+    ]  # fmt: skip
+
+    def select(model: str):
+        return in_order(selected, _selected(studio, controls, view, model))
+
+    top_k = controls.options["top_k"]
+    loaded = [view.status, *view.cards.values(), top_k]
+
+    def load(model: str, request: gr.Request):
+        # Outputs of a generator that yields nothing would be emptied.
+        yield in_order(loaded, {})
+        if problem("model", model) is None:
+            for changes in _load(studio, view, top_k, model, request.session_hash or "api"):
+                yield in_order(loaded, changes)
+
+    controls.menu.input(
+        select,
+        controls.menu,
+        selected,
+        queue=False,
+        show_progress="hidden",
+        trigger_mode="multiple",
+        api_visibility="private",
+    ).then(
+        load,
+        controls.menu,
+        loaded,
+        show_progress="hidden",
+        trigger_mode="multiple",
+        concurrency_id="load",
+        concurrency_limit=32,
+        api_visibility="private",
+    )
+
+    options = list(controls.options.values())
+    controls.reset.click(
+        lambda model: in_order(options, _defaults(studio, controls, model)),
+        controls.menu,
+        options,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+
+    def pick(sample: list):
+        by_class = sample[0] in class_names()
+        return sample[0], gr.update(value=sample[0]) if by_class else gr.skip()
+
+    controls.examples.click(
+        pick,
+        controls.examples,
+        [controls.prompt, controls.picker],
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+
+
+def _selected(studio: Studio, controls: ModelControls, view: View, model: str) -> dict:
+    """What changes at once; for a model that is not here only the note."""
+    message = problem("model", model)
+    if message:
+        note = f'<div class="lt-model-note">{html.escape(message)}</div>'
+        return {controls.note: gr.HTML(note, visible=True)}
+    changes = {controls.note: gr.HTML(visible=False)} | _defaults(studio, controls, model)
+    if len(changes) == 1:
+        return changes  # loading it, which comes next, says what is wrong
+    prompts, by_class = model_info(model).examples, draws_classes(model)
+    changes |= {
+        controls.prompt: gr.Textbox(prompts[0], visible=not by_class),
+        controls.picker: gr.update(value=prompts[0], visible=True)
+        if by_class
+        else gr.update(visible=False),
+        controls.examples: gr.update(samples=[[prompt] for prompt in prompts]),
+    }
+    title = checkpoints.entry(model).title
+    return changes | idle(view, model) | {view.status: status_line(f"Loading {title} …", "busy")}
+
+
+def _defaults(studio: Studio, controls: ModelControls, model: str) -> dict:
+    """The decode controls as they suit a model; {} if it is not here or does not say."""
+    try:
+        values = model_info(model).options().to_dict()
+    except (ValueError, OSError):
+        return {}
+    changes = {control: values[name] for name, control in controls.options.items()}
+    codes = studio.vocabulary.get(model, BOUNDS["top_k"].high)
+    changes[controls.options["top_k"]] = gr.Slider(value=values["top_k"], maximum=codes)
+    return changes
+
+
+def _load(studio: Studio, view: View, top_k: gr.Slider, model: str, owner: str):
+    """Changes while the model is being loaded; ends silently when the visitor asks for more."""
+    try:
+        job = studio.load(model, owner)
+    except QueueFull:
+        yield {view.status: status_line("The line is full; the model loads when you press Run.")}
+        return
+    version, shown = -1, ""
+    try:
+        while not job.over and not job.replaced:
+            version = job.wait(version, POLL_SECONDS)
+            text = job.message if not job.over else ""
+            text = text or ("In line to load this model …" if studio.ahead_of(job) else "")
+            if text and text != shown:
+                shown = text
+                yield {view.status: status_line(text, "busy")} | lane_notes(view, model, text)
+        if job.replaced:
+            return
+        failed = job.state == FAILED
+        status = status_line(html.escape(job.message), "bad") if failed else status_line(READY)
+        changes = {view.status: status} | lane_notes(view, model)
+        if model in studio.vocabulary:
+            changes[top_k] = gr.Slider(maximum=studio.vocabulary[model])
+        yield changes
+    finally:
+        # May run on the server's event loop: nothing but a flag. What replaced this load may be
+        # waiting for it.
+        if not job.replaced:
+            job.cancel.set()

@@ -1,0 +1,138 @@
+"""Tiny random models in the published formats, written into a models folder (LANTERN_MODELS).
+
+They have the real models' file names, tensor names, grids and pixels, so the public loader takes
+them for the real ones; only widths and depths are small.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from lantern.checkpoints import entry
+from lantern.config import DrafterConfig, ModelConfig, VQConfig
+from lantern.formats import Names, hf_target, original_target, published_drafter
+from lantern.models.drafter import Drafter
+from lantern.models.llamagen import Transformer
+from lantern.models.vq import VQModel
+
+WIDTH, MLP, VOCAB, PREFIX, CAPTION = 64, 96, 256, 12, 24
+WORDS = "a an the of in on with at and red blue apple table wooden lighthouse cliff sunset corgi " \
+        "wearing bow tie oil painting bowl ramen egg cat".split()  # fmt: skip
+
+
+def write_class_model(root: Path, name: str = "llamagen-b-256", drafter: bool = False) -> Path:
+    """A class-conditional model as LlamaGen publishes it; the folder it lies in."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    config = _config(name, prefix=1, caption_dim=WIDTH, classes=1000)
+    target = _target(config)
+    torch.save({"model": _published(target, original_target)}, folder / _file(name, "target"))
+    _write_vq(folder / _file(name, "tokenizer"))
+    if drafter:
+        kind = {16: "t2i", 24: "c2i"}[config.grid]  # the grids these words stand for
+        _write_drafter(folder / "drafter", target, kind, "model.safetensors")
+    return folder
+
+
+def write_stage(root: Path, number: int = 1) -> Path:
+    """A text-to-image model as LANTERN's authors publish it, with its drafter and a tiny T5."""
+    name = f"llamagen-stage{number}"
+    folder = root / name
+    for part in ("target", "drafter", "text"):
+        (folder / part).mkdir(parents=True)
+    config = _config(name, prefix=PREFIX, caption_dim=CAPTION)
+    target = _target(config)
+    kind = {1: "t2i", 2: "t2i2"}[number]
+    values = _llama_values(target, kind) | {
+        "block_size": config.grid**2, "cls_token_num": PREFIX, "caption_dim": CAPTION,
+    }  # fmt: skip
+    (folder / "target" / "config.json").write_text(json.dumps(values))
+    save_file(_published(target, hf_target), folder / "target" / "model.safetensors")
+    _write_drafter(folder / "drafter", target, kind, "pytorch_model.bin")
+    _write_vq(folder / _file(name, "tokenizer"))
+    _write_t5(folder / "text")
+    return folder
+
+
+def _file(name: str, part: str) -> str:
+    """The published file name of a part that is one torch file."""
+    return next(s.files[0] for s in entry(name).parts[part] if s.files[0].endswith(".pt"))
+
+
+def _config(name: str, **values) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=VOCAB, width=WIDTH, layers=2, heads=1, mlp_width=MLP, grid=entry(name).grid,
+        **values,
+    )  # fmt: skip
+
+
+def _target(config: ModelConfig) -> Transformer:
+    torch.manual_seed(0)
+    target = Transformer(config)
+    for parameter in target.parameters():
+        parameter.data.normal_(0, 0.1)
+    target.norm.weight.data.fill_(1.0)
+    target.head.weight.data.mul_(6)  # as sure of itself as a trained model
+    return target
+
+
+def _published(module: torch.nn.Module, names: Names) -> dict:
+    """The module's tensors under the published names, joined ones taken apart."""
+    state = {}
+    for name, value in module.state_dict().items():
+        parts = names(name)
+        for part, tensor in zip(parts, value.chunk(len(parts)), strict=True):
+            state[part] = tensor.contiguous()
+    return state
+
+
+def _llama_values(target: Transformer, kind: str) -> dict:
+    return {
+        "input_type": kind, "hidden_act": "silu", "hidden_size": WIDTH, "intermediate_size": MLP,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
+        "num_hidden_layers": target.config.layers, "vocab_size": VOCAB,
+    }  # fmt: skip
+
+
+def _write_drafter(folder: Path, target: Transformer, kind: str, file: str) -> None:
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(1)
+    config = DrafterConfig(heads=1, mlp_width=MLP, norm_eps=1e-5, own_embedding=True)
+    state = _published(Drafter(config, target.config), published_drafter)
+    values = _llama_values(target, kind) | {"num_hidden_layers": 1, "bias": True}
+    (folder / "config.json").write_text(json.dumps(values))
+    if file.endswith(".bin"):
+        torch.save(state, folder / file)
+    else:
+        save_file(state, folder / file)
+
+
+def _write_vq(file: Path) -> None:
+    torch.manual_seed(2)
+    vq = VQModel(
+        VQConfig(codebook_size=VOCAB, base_width=32, channel_multipliers=(1,) * 5, z_channels=32,
+                 res_blocks=1)
+    )  # fmt: skip
+    torch.save({"model": vq.state_dict()}, file)
+
+
+def _write_t5(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
+
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    torch.manual_seed(3)
+    T5EncoderModel(
+        T5Config(vocab_size=len(vocabulary), d_model=CAPTION, d_kv=8, d_ff=32, num_layers=1,
+                 num_heads=2)
+    ).save_pretrained(folder)  # fmt: skip
