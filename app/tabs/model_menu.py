@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from app.params import BOUNDS, draws_classes, problem
-from app.studio import FAILED, QueueFull, Studio
+from app.studio import FAILED, QUEUED, QueueFull, Studio
 from app.tabs.compare_run import POLL_SECONDS, READY, View, idle, in_order, lane_notes, status_line
 from lantern import checkpoints
 from lantern.models.text import class_names
@@ -100,7 +100,8 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
             for changes in _load(studio, view, top_k, model, request.session_hash or "api"):
                 yield in_order(loaded, changes)
 
-    controls.menu.input(
+    # Not ``input``, which Gradio also sends when the menu only loses the focus.
+    controls.menu.change(
         select,
         controls.menu,
         selected,
@@ -188,7 +189,9 @@ def _load(studio: Studio, view: View, top_k: gr.Slider, model: str, owner: str):
         while not job.over and not job.replaced:
             version = job.wait(version, POLL_SECONDS)
             text = job.message if not job.over else ""
-            text = text or ("In line to load this model …" if studio.ahead_of(job) else "")
+            if job.state == QUEUED:
+                waits = "In line to load this model …" if studio.ahead_of(job) else ""
+                text = studio.loading_for(owner) or waits
             if text and text != shown:
                 shown = text
                 yield {view.status: status_line(text, "busy")} | lane_notes(view, model, text)

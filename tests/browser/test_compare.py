@@ -35,11 +35,16 @@ def chromium_path() -> str:
 
 
 @pytest.fixture(scope="module")
-def address():
+def address(tmp_path_factory):
+    from tiny_models import write_class_model  # not where screenshot.py borrows from this file
+
+    models = tmp_path_factory.mktemp("models")
+    write_class_model(models, "llamagen-b-256")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1",
+                                "LANTERN_MODELS": str(models)}  # fmt: skip
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "app.py"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
@@ -90,6 +95,11 @@ def page(browser, address):
 def run(page):
     page.locator("#lt-run").click()
     expect(page.locator("#lt-status .done")).to_be_visible(timeout=120_000)
+
+
+def choose_model(page, label: str):
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option", name=label).click()
 
 
 def picture(page, mode: str) -> Image.Image:
@@ -155,11 +165,12 @@ def test_a_closed_tab_ends_its_run(browser, page, address):
     ("k", 1.5, "k must be a whole"), ("delta", 2, "delta must be a number from 0 to 1"),
     ("cfg", 21, "cfg must be"), ("seed", -1, "seed must be"),
     ("temperature", 1e-9, "temperature must be 0"), ("prompt", "", "Write what to draw"),
-    ("rule", "warp", "Choose a rule"),
+    ("rule", "warp", "Choose a rule"), ("model", "warp", "Choose a model: emoji-128"),
+    ("model", None, "Choose a model"), ("model", "llamagen-l-256", "is not here"),
 ])  # fmt: skip
 def test_bad_api_calls_are_answered_in_words(address, name, value, words):
-    values = dict(prompt="a cat", seed=7, k=10, delta=0.1, temperature=1, cfg=2, top_k=0, top_p=1,
-                  nodes=4, depth=2, branch=2, rule="tvd")  # fmt: skip
+    values = dict(model="emoji-128", prompt="a cat", seed=7, k=10, delta=0.1, temperature=1, cfg=2,
+                  top_k=0, top_p=1, nodes=4, depth=2, branch=2, rule="tvd")  # fmt: skip
     values[name] = value
     body = json.dumps({"data": list(values.values())}).encode()
     call = urllib.request.Request(
@@ -195,6 +206,68 @@ def test_bad_input_is_refused_at_the_control(page):
     page.locator("#lt-run").click()
     expect(error).to_contain_text("prompt is too long", timeout=10_000)
     expect(page.locator("#lt-status")).to_contain_text("Ready")
+
+
+def test_a_class_model_and_back(page):
+    choose_model(page, "LlamaGen-B 256 px")
+    expect(page.locator("#lt-status")).to_contain_text("Ready", timeout=30_000)
+    expect(page.get_by_label("Prompt")).to_have_count(0)
+    picker = page.get_by_label("Class (type to search)")
+    expect(picker).to_have_value("golden retriever")
+    expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.2")
+    for mode in ("eagle2", "lantern"):
+        expect(page.locator(f"#lt-card-{mode}")).to_contain_text(
+            "This model has no drafter yet; train one with python -m lantern train-drafter "
+            "--model llamagen-b-256"
+        )
+    page.get_by_role("button", name="macaw").click()
+    expect(picker).to_have_value("macaw")
+    run(page)
+    macaw = picture(page, "ar")
+    picker.click()
+    picker.press("Control+A")
+    picker.press_sequentially("volc")
+    expect(page.get_by_role("option")).to_have_count(1)
+    picker.press("Enter")
+    expect(picker).to_have_value("volcano")
+    page.locator("#lt-run").click()  # at once: the choice must have arrived
+    expect(page.locator("#lt-status .done")).to_have_count(0)
+    expect(page.locator("#lt-status .done")).to_contain_text("AR alone", timeout=60_000)
+    volcano = picture(page, "ar")
+    assert macaw.size == volcano.size == (256, 256) and macaw.tobytes() != volcano.tobytes()
+    assert page.locator("#lt-image-lantern img").count() == 0
+    expect(page.locator("#lt-histogram")).to_contain_text("appear here after a run")
+    assert not serious(page)
+
+    choose_model(page, "emoji-128")
+    expect(page.locator("#lt-image-ar img")).to_have_count(0)
+    expect(page.get_by_label("Prompt")).to_have_value("a red apple on the grass")
+    expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.4")
+    page.get_by_role("button", name="penguin in the snow").click()
+    expect(page.get_by_label("Prompt")).to_have_value("penguin in the snow")
+    page.get_by_label("number input for delta (borrowed)").fill("0.1")
+    page.get_by_role("button", name="Model defaults").click()
+    expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.4")
+    run(page)  # also while it is still loading
+    assert picture(page, "lantern").size == (128, 128)
+
+
+def test_an_absent_model_says_how_to_get_it_and_cannot_run(page):
+    page.get_by_label("Prompt").fill("a fox")
+    choose_model(page, "LlamaGen Stage I (not downloaded)")
+    words = "get it with python -m lantern download llamagen-stage1"
+    expect(page.locator("#lt-model-note")).to_contain_text(words)
+    page.locator("#lt-run").click()
+    error = page.locator("#lt-model div.validation-error")
+    expect(error).to_contain_text(words, timeout=10_000)
+    expect(page.locator("#lt-model-note")).to_be_hidden()  # one sentence is enough
+    expect(page.get_by_label("Prompt")).to_have_value("a fox")
+    expect(page.get_by_label("number input for CFG (guidance)")).to_have_value("4")
+    expect(page.locator("#lt-status")).to_contain_text("Ready")
+    choose_model(page, "emoji-128")
+    expect(error).to_have_count(0)
+    expect(page.locator("#lt-model-note")).to_have_count(0)
+    run(page)
 
 
 def test_markup_in_a_prompt_stays_text(page):
