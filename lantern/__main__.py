@@ -77,6 +77,7 @@ def add_decoding(p: argparse.ArgumentParser) -> None:
     p.add_argument("--nodes", type=_nodes, help="draft tree nodes, root included, or auto")
     p.add_argument("--depth", type=int, help="draft tree depth")
     p.add_argument("--branch", type=int, help="candidates per tree level")
+    p.add_argument("--tree", dest="growth", help="dynamic (by confidence) or static (one shape)")
     p.add_argument("--rule", help="how the budget is measured: tvd, jsd or multiplicative")
     p.add_argument("--factor", type=float, help="budget of the multiplicative rule, at least 1")
     p.add_argument("--pick", help="which covering child is taken: first or nearest")
@@ -106,8 +107,8 @@ def _hardware(p: argparse.ArgumentParser) -> None:
 
 
 DECODING = (
-    "k", "delta", "temperature", "cfg", "top_k", "top_p", "nodes", "depth", "branch", "rule",
-    "factor", "pick",
+    "k", "delta", "temperature", "cfg", "top_k", "top_p", "nodes", "depth", "branch", "growth",
+    "rule", "factor", "pick",
 )  # fmt: skip
 
 

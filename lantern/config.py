@@ -166,13 +166,19 @@ class VQConfig:
 @dataclass(frozen=True)
 class TreeShape:
     """EAGLE-2 draft tree: at most ``nodes`` nodes verified at once (root included), ``depth``
-    drafted levels, ``branch`` candidates kept per level. ``nodes`` = 1 is plain AR decoding."""
+    drafted levels, ``branch`` candidates kept per level. ``nodes`` = 1 is plain AR decoding.
+    ``growth``: "dynamic" follows the drafter's confidence, "static" has one shape always."""
 
     nodes: int = 12
     depth: int = 4
     branch: int = 4
+    growth: str = "dynamic"
 
     def __post_init__(self):
+        _require(
+            self.growth in ("dynamic", "static"),
+            f"tree must be dynamic or static, not {self.growth!r}.",
+        )
         for name, low, high in (("nodes", 1, 64), ("depth", 1, 16), ("branch", 1, 32)):
             value = getattr(self, name)
             _require(

@@ -10,21 +10,18 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lantern.acceptance import review, rule_for
 from lantern.cache import KVCache
 from lantern.config import DecodeOptions
+from lantern.drafting import Drafting
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer, prefix_mask
 from lantern.runtime import Stopwatch
 from lantern.sampling import choose, guide, gumbel_table, process
 from lantern.trace import EXACT, RELAXED, TARGET, NodeEvent, StepEvent, TokenEvent
 from lantern.tree import DraftTree, deepest
-
-# Keeps the scores of filtered candidates (-inf) finite, so that sums of them stay comparable.
-LOG_FLOOR = -1e4
 
 
 class DecodeError(RuntimeError):
@@ -98,16 +95,6 @@ class _Request:
         self.seen = torch.zeros(1, 1, self.shape.nodes, slots, device=self.device)
         self.seen[..., : config.prefix].masked_fill_(~valid, -torch.inf)
         self.seen = self.seen.to(weight.dtype)
-        if self.drafting:
-            width, levels = self.shape.branch, self.shape.depth
-            rows = width * levels
-            # Depth of every candidate of a full tree: a shallower one's are the first of them.
-            self.depths = torch.arange(2, levels + 1).repeat_interleave(width**2)
-            self.depths = F.pad(self.depths, (width, 0), value=1).to(self.device)
-            self.draft_cache = KVCache(
-                len(self.drafter.layers), 2, self.drafter.config.heads, slots + rows,
-                config.width // self.drafter.config.heads, device=self.device, dtype=weight.dtype,
-            )  # fmt: skip
         self.steps = 0
 
     # -- passes ---------------------------------------------------------------------------------
@@ -128,17 +115,18 @@ class _Request:
         self._check(margin)
         self.root, self.position = int(token), 0
         if self.drafting:
+            self.draft = Drafting(self.drafter, self.target, options, self.cache.slots, self.noise)
             # Condition rows pair their hidden state with token 0, the last one with the root.
             ids = torch.zeros(self.prefix, dtype=torch.long, device=self.device)
             ids[-1] = self.root
-            self._extend(ids, hidden, causal=True)
+            self.draft.extend(ids, hidden)
         event = self._token(0, self.root, TARGET, self.root, margin, p, p)
         return self._event(0, [event], (), {"prefill": self.watch.lap()})
 
     def step(self) -> StepEvent:
         """Draft a tree, verify it in one target pass and commit what was accepted."""
         self.watch.start()
-        tree = self._grow()
+        tree = self._tree()
         seconds = {"draft": self.watch.lap()}
         hidden = self._verify(tree)
         after = (self.position + 1 + tree.depth).clamp(max=self.last)
@@ -158,9 +146,14 @@ class _Request:
         seconds["accept"] = self.watch.lap()
         if self.drafting and self.position < self.last:
             ids = torch.tensor([t.token for t in tokens], device=self.device)
-            self._extend(ids, hidden[:, path[: len(ids)]])
+            self.draft.extend(ids, hidden[:, path[: len(ids)]])
         seconds["draft"] += self.watch.lap()
         return self._event(tokens[0].position, tokens, nodes, seconds)
+
+    def _tree(self) -> DraftTree:
+        if self.drafting:
+            return self.draft.grow(self.root, self.position)
+        return DraftTree.root_only(self.root, self.device)
 
     def _verify(self, tree: DraftTree) -> Tensor:
         """One target pass over the tree: hidden [2, N, W]. Rows land behind the committed ones."""
@@ -180,75 +173,6 @@ class _Request:
         z = process(logits, options.temperature, options.top_k, options.top_p)
         choices, margins = choose(z, self.noise[positions])
         return z.softmax(-1), choices, margins
-
-    # -- drafting -------------------------------------------------------------------------------
-
-    def _extend(self, ids: Tensor, hidden: Tensor, causal: bool = False) -> None:
-        """Append rows (token, hidden of the position before it) to the drafter's cache and keep
-        the last prediction; ids [T], hidden [2, T, W]."""
-        t, start = len(ids), self.draft_cache.length
-        mask = None
-        if t > 1:
-            future = torch.ones(t, start + t, dtype=torch.bool, device=self.device).triu(start + 1)
-            mask = torch.zeros_like(future, dtype=hidden.dtype).masked_fill_(future, -torch.inf)
-        x = self.drafter.embed(ids, self.target).expand(2, -1, -1)
-        out = self.drafter(x, hidden, slice(start, start + t), mask, self.draft_cache, start)
-        self.draft_cache.length = start + t
-        self.prediction = out[:, -1:]
-
-    def _grow(self) -> DraftTree:
-        """EAGLE-2's dynamic tree, never past the last image token."""
-        levels = min(self.shape.depth, self.last - self.position)
-        if not self.drafting or levels == 0:
-            return DraftTree.root_only(self.root, self.device)
-        width = self.shape.branch
-        tokens, score = self._candidates(self.prediction, self.position + 1)
-        all_tokens, all_scores = [tokens[0]], [score[0]]
-        all_parents = [torch.full((width,), -1, device=self.device)]
-        frontier = torch.arange(width, device=self.device)  # indices into the candidate list
-        feature = self.prediction.expand(-1, width, -1)
-        start, base = self.draft_cache.length, 0
-        lineage = torch.zeros(width, 0, dtype=torch.bool, device=self.device)
-        itself = torch.eye(width, dtype=torch.bool, device=self.device)
-        frontier_tokens, frontier_score = tokens[0], score[0]
-        for level in range(1, levels):
-            seen = torch.cat([lineage, itself], dim=1)  # [width, width * level]
-            rows = start + base
-            mask = torch.zeros(width, rows + width, device=self.device, dtype=feature.dtype)
-            mask[:, start:].masked_fill_(~seen, -torch.inf)
-            x = self.drafter.embed(frontier_tokens, self.target).expand(2, -1, -1)
-            positions = torch.full((width,), start + level - 1, device=self.device)
-            out = self.drafter(x, feature, positions, mask, self.draft_cache, rows)
-            base += width
-            tokens, score = self._candidates(out, self.position + 1 + level)
-            score = score + frontier_score[:, None]
-            offset = width + (level - 1) * width * width
-            all_tokens.append(tokens.flatten())
-            all_scores.append(score.flatten())
-            all_parents.append(frontier.repeat_interleave(width))
-            frontier_score, best = score.flatten().topk(width)
-            frontier_tokens, frontier = tokens.flatten()[best], best + offset
-            feature, lineage = out[:, best // width], seen[best // width]
-        tokens = torch.cat(all_tokens)
-        return DraftTree.select(
-            self.root, tokens, torch.cat(all_scores), torch.cat(all_parents),
-            self.depths[: len(tokens)], self.shape.nodes, levels=levels, width=width,
-        )  # fmt: skip
-
-    def _candidates(self, out: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """Drafter output [2, M, W] that predicts ``position`` -> its ``branch`` best tokens and
-        log-probabilities [M, branch], under the target's own CFG, temperature and filters.
-
-        Coupled, they are ranked with the noise the target will choose with: what the target draws
-        at this position is then the first guess wherever the two distributions agree.
-        """
-        options = self.options
-        logits = guide(self.drafter.logits(out, self.target), options.cfg)
-        z = process(logits, options.temperature, options.top_k, options.top_p)
-        if options.coupled:
-            z = z + self.noise[position]
-        best = F.log_softmax(z, dim=-1).topk(self.shape.branch, dim=-1)
-        return best.indices, best.values.clamp(LOG_FLOOR, 0.0)
 
     # -- bookkeeping ----------------------------------------------------------------------------
 

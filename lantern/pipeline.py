@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +27,8 @@ from lantern.runtime import Stopwatch, default_dtype, describe, pack, pick_devic
 from lantern.trace import DecodeTrace, StepEvent
 from lantern.tuning import Tuner
 
+TREE = tuple(field.name for field in fields(TreeShape))
+
 
 @dataclass(frozen=True)
 class ModelInfo:
@@ -47,9 +49,9 @@ class ModelInfo:
         self.options()
 
     def options(self, **changes) -> DecodeOptions:
-        """The model's defaults with ``changes``; nodes, depth and branch go to the tree."""
+        """The model's defaults with ``changes``; what belongs to the tree goes there."""
         values = self.defaults | {k: v for k, v in changes.items() if v is not None}
-        tree = {name: values.pop(name) for name in ("nodes", "depth", "branch") if name in values}
+        tree = {name: values.pop(name) for name in TREE if name in values}
         return DecodeOptions(**values, tree=TreeShape(**tree))
 
 

@@ -8,11 +8,13 @@ from conftest import TINY, decode, make_caption, make_decoder, tokens_of
 
 from lantern.config import TreeShape
 from lantern.decode import DecodeError
+from lantern.drafting import static_paths
 from lantern.models.llamagen import prefix_mask
 from lantern.trace import RELAXED
 
 TREES = [TreeShape(1, 1, 1), TreeShape(2, 1, 1), TreeShape(5, 4, 1), TreeShape(8, 3, 3)]
 TREES += [TreeShape(20, 5, 4), TreeShape(64, 8, 6)]
+TREES += [TreeShape(7, 3, 2, "static"), TreeShape(64, 8, 6, "static")]
 
 
 def perfect(decoder):
@@ -164,19 +166,20 @@ def test_no_draft_past_the_last_token_and_every_tree_is_sound(decoder, mode, tre
     assert position == last
 
 
-def test_tree_pass_equals_dense_passes(decoder):
+@pytest.mark.parametrize("growth", ["dynamic", "static"])
+def test_tree_pass_equals_dense_passes(decoder, growth):
     """Hidden states of every node equal those of its path fed as a plain sequence."""
     caption, valid = make_caption()
     from lantern.config import DecodeOptions
     from lantern.decode import _Request
 
-    options = DecodeOptions(mode="eagle2", top_k=0, tree=TreeShape(20, 4, 3))
+    options = DecodeOptions(mode="eagle2", top_k=0, tree=TreeShape(20, 4, 3, growth))
     with torch.inference_mode():
         request = _Request(decoder, caption, valid, options)
         history = tokens_of([request.prefill()])
         for _ in range(4):
             history += tokens_of([request.step()])
-        tree = request._grow()
+        tree = request._tree()
         hidden = request._verify(tree)
         for node in range(len(tree)):
             path = tree.ancestors[node].nonzero()[:, 0]
@@ -271,3 +274,39 @@ def test_missing_parts_are_named(decoder):
     with pytest.raises(ValueError, match="drafter"):
         decode(decoder, "eagle2")
     decode(decoder, "ar")
+
+
+def test_static_tree_has_one_shape_and_follows_the_drafter(decoder):
+    """Its shape is the same in every step; each node is the drafter's guess of that rank given its
+    path, scored as in a dynamic tree that contains it."""
+    shape = TreeShape(10, 3, 3, "static")
+    paths = static_paths(10, 3, 3)
+    assert len(paths) == 10 and paths[0] == () and (0, 0, 0) in paths
+    assert all(path[:-1] in paths for path in paths[1:])
+    events = decode(decoder, "eagle2", tree=shape, seed=1)
+    whole = decode(decoder, "eagle2", tree=TreeShape(40, 3, 3), seed=1)
+    assert tokens_of(events) == tokens_of(whole)
+    shapes = {tuple((n.parent, n.depth) for n in e.nodes) for e in events[1:-3]}
+    assert len(shapes) == 1
+    by_start = {event.start: event for event in whole[1:]}
+    compared = 0
+    for event in events[1:]:
+        if event.start not in by_start:
+            continue
+        scores = {_tokens_to(by_start[event.start], i): n.score
+                  for i, n in enumerate(by_start[event.start].nodes)}  # fmt: skip
+        for i, node in enumerate(event.nodes):
+            path = _tokens_to(event, i)
+            if path in scores:
+                assert node.score == pytest.approx(scores[path], abs=1e-4)
+                compared += 1
+    assert compared > 50
+
+
+def _tokens_to(event, node: int) -> tuple[int, ...]:
+    path = ()
+    while True:
+        path = (event.nodes[node].token, *path)
+        if node == 0:
+            return path
+        node = event.nodes[node].parent

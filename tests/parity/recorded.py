@@ -18,6 +18,7 @@ from lantern import formats
 from lantern.acceptance import AcceptanceRule, Exact, Lantern, Multiplicative
 from lantern.config import DecodeOptions, ModelConfig, TreeShape
 from lantern.decode import Decoder, _Request
+from lantern.drafting import Drafting
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer, left_pad
 from lantern.models.vq import VQModel
@@ -111,7 +112,13 @@ def new_request(
     mode = "eagle2" if with_drafter else "ar"
     chosen = {"mode": mode, "temperature": 0, "cfg": 3.0, "top_k": 0} | options
     decoder = Decoder(target, drafter()[0] if with_drafter else None)
-    return _Request(decoder, *condition, DecodeOptions(**chosen, tree=TreeShape(*tree)))
+    request = _Request(decoder, *condition, DecodeOptions(**chosen, tree=TreeShape(*tree)))
+    if with_drafter:
+        noise = torch.zeros(target.config.image_tokens, target.config.vocab_size)
+        request.draft = Drafting(
+            decoder.drafter, target, request.options, request.cache.slots, noise
+        )
+    return request
 
 
 @torch.inference_mode()

@@ -90,9 +90,9 @@ def draft(case: dict):
         with torch.inference_mode():
             # Row j pairs the hidden state of slot j with the token behind it.
             new = ids[first + 1 : first + 1 + count]
-            request._extend(new, hidden[:, first : first + count], causal=True)
-            yield f"{case['case']}.call{number}", request.position, request._grow()
-        assert request.draft_cache.length == call["kv_len_after"]
+            request.draft.extend(new, hidden[:, first : first + count])
+            yield f"{case['case']}.call{number}", request.position, request._tree()
+        assert request.draft.cache.length == call["kv_len_after"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
