@@ -120,11 +120,12 @@ class Studio:
     def prompt_problem(self, model: str, prompt: str) -> str | None:
         """One sentence if the prompt is empty or too long, else None. Word pieces are counted only
         if the model is the loaded one; the worker looks again."""
-        if draws_classes(model) and not prompt:
+        message = problem("prompt", prompt)
+        if message and draws_classes(model):
             return "Choose a class from the list, for example “macaw”."
         pipeline = self.pipeline
-        if pipeline is None or pipeline.name != model:
-            return problem("prompt", prompt)
+        if message or pipeline is None or pipeline.name != model:
+            return message
         try:
             pipeline.text.check(prompt)
         except ValueError as error:

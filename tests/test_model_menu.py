@@ -134,6 +134,7 @@ def test_prompts_are_checked_as_far_as_possible(studio):
     assert "Write what to draw" in studio.prompt_problem("emoji-128", " ")
     assert "too long" in studio.prompt_problem("emoji-128", "x" * 2001)
     assert "Choose a class" in studio.prompt_problem(CLASS, "")
+    assert "Choose a class" in studio.prompt_problem(CLASS, None)
     assert "not one of the model's 1000 classes" in studio.prompt_problem(CLASS, "xyzzy")
     job = finish(studio.submit(params("emoji-128", "cat " * 80), "a"))
     assert job.state == FAILED and job.message.startswith("The prompt is too long")

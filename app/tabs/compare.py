@@ -126,10 +126,9 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
         given = dict(zip(names, values, strict=True))
         problems = {name: problem(name, value) for name, value in given.items()}
         # Which prompts there are depends on the model, so a wrong model hides a wrong prompt.
-        if problems["model"]:
-            problems["prompt"] = None
-        elif problems["prompt"] is None:
-            problems["prompt"] = studio.prompt_problem(given["model"], given["prompt"])
+        problems["prompt"] = (
+            None if problems["model"] else studio.prompt_problem(given["model"], given["prompt"])
+        )
         return [gr.validate(message is None, message or "") for message in problems.values()]
 
     def compare(
