@@ -10,6 +10,7 @@ from conftest import TINY, make_decoder
 from lantern.models.llamagen import Transformer
 from lantern.training import data, drafter, target
 from lantern.training.art import STYLES, Art, Concept, read_concepts
+from lantern.training.distribution import frechet_distance, precision_recall
 from lantern.training.loop import Budget, Optimisation, Run
 from lantern.training.shards import Shard, Shards
 from lantern.training.tokenizer import psnr, spherical_kmeans, to_tensor
@@ -181,3 +182,23 @@ def test_training_without_art_says_how_to_make_it(tmp_path, capsys):
     missing = str(tmp_path / "art.npz")
     assert main(["train-tokenizer", "--art", missing, "--steps", "1"]) == 2
     assert "python -m lantern build-data" in capsys.readouterr().err
+
+
+def test_frechet_distance_of_known_gaussians():
+    """Between N(0, 1) and N(3, 4) per axis: 9 + (1 + 4 - 2 * 2) a dimension."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(60_000, 3, generator=generator)
+    b = 3 + 2 * torch.randn(60_000, 3, generator=generator)
+    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-9)
+    assert frechet_distance(a, b) == pytest.approx(30, rel=0.02)
+
+
+def test_precision_and_recall_see_missing_and_foreign_modes():
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(200, 2, generator=generator)
+    right = 50 + torch.randn(200, 2, generator=generator)
+    both = torch.cat([left, right])
+    precision, recall = precision_recall(both, left + 0.01)
+    assert precision > 0.95 and recall == pytest.approx(0.5, abs=0.05)
+    precision, recall = precision_recall(left, both + 0.01)
+    assert precision == pytest.approx(0.5, abs=0.05) and recall > 0.95

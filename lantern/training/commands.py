@@ -48,6 +48,7 @@ def add_commands(commands) -> None:
         "--judge", type=Path, default=Path("runs/judge"), help="judge, trained if absent"
     )
     p.add_argument("--judge-steps", type=int, default=1500)
+    p.add_argument("--grid", action="store_true", help="LANTERN at several k and delta too")
     p.add_argument("--out", type=Path, default=Path("runs/evaluation"))
     _data_options(p)
     p.set_defaults(run=evaluate_model)
@@ -116,11 +117,16 @@ def train_tokenizer(args) -> None:
     )  # fmt: skip
 
 
+def _jitter(args):
+    from lantern.training.data import Jitter
+
+    return Jitter(args.smallest, args.largest, args.shift, args.shift_step)
+
+
 def _shards(args, art):
     """Training shards on demand and the held-out shard (unseen pairs)."""
     from lantern.models.text import TextEncoder
     from lantern.training.art import read_concepts
-    from lantern.training.data import Jitter
     from lantern.training.shards import Shards, make_shard
     from lantern.training.target import EMOJI_TARGET
     from lantern.training.tokenizer import load_tokenizer
@@ -128,7 +134,7 @@ def _shards(args, art):
     vq = load_tokenizer(args.model_dir / "tokenizer")
     text = TextEncoder(args.model_dir / "text", EMOJI_TARGET.prefix)
     concepts = read_concepts(core_only=args.core)
-    jitter = Jitter(args.smallest, args.largest, args.shift, args.shift_step)
+    jitter = _jitter(args)
     print("encoding samples ...", flush=True)
     shards = Shards(
         args.data,
@@ -186,8 +192,9 @@ def evaluate_model(args) -> None:
     judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
     pipeline = Pipeline.load("emoji-128", "cpu")
     figures = evaluate.evaluate(
-        pipeline, art, concepts, judge, shards.get(0), held_out, args.images, args.out
-    )
+        pipeline, art, concepts, judge, shards.get(0), held_out, args.images, args.out,
+        _jitter(args), args.grid,
+    )  # fmt: skip
     print(evaluate.to_markdown(figures))
 
 

@@ -22,11 +22,15 @@ from lantern.sampling import guide, process
 from lantern.trace import DecodeTrace
 from lantern.training import data, judge
 from lantern.training.art import STYLES, Art, Concept
+from lantern.training.distribution import frechet_distance, precision_recall
 from lantern.training.drafter import agreement
 from lantern.training.shards import Shard
 from lantern.training.tokenizer import held_out_scenes, psnr, to_tensor
 
 SEED = 424_243
+GRID_K = (100, 1000)
+GRID_DELTA = (0.1, 0.2, 0.4)
+MODES = ("ar", "eagle2", "lantern", "eagle2-coupled", "lantern-coupled")
 
 
 def held_out_captions(concepts: list[Concept], count: int) -> list[tuple[str, judge.Labels]]:
@@ -97,6 +101,44 @@ def generate_all(
     return to_tensor(images), labels, traces
 
 
+class Examiner:
+    """Draws the held-out captions with given options and measures the pictures."""
+
+    def __init__(self, pipeline: Pipeline, art: Art, concepts, judge_model, cases, jitter):
+        self.pipeline, self.judge, self.cases = pipeline, judge_model, cases
+        rng = np.random.default_rng(SEED + 1)
+        # One scene a caption, so that the Frechet distance compares sets of equal size.
+        scenes = [self._scene(art, concepts, labels, rng, jitter) for _, labels in cases]
+        self.real = self._features(to_tensor(scenes))
+
+    @staticmethod
+    def _scene(art: Art, concepts, labels, rng, jitter) -> np.ndarray:
+        concept, style, background = labels
+        drawing = art.index[concepts[concept].label, STYLES[style]]
+        mirror = concepts[concept].name not in data.NO_MIRROR and bool(rng.random() < 0.5)
+        seed = int(rng.integers(2**62))
+        name = data.BACKGROUNDS[background]
+        return data.render(art, data.SceneSpec(drawing, name, mirror, seed, jitter))
+
+    def _features(self, images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([self.judge.features(part) for part in images.split(32)])
+
+    def measure(self, options: DecodeOptions) -> tuple[dict, list[DecodeTrace]]:
+        """Judge accuracy, Frechet distance, precision, recall, MAL and relaxed share."""
+        pictures, labels, traces = generate_all(self.pipeline, options, self.cases)
+        features = self._features(pictures)
+        precision, recall = precision_recall(self.real, features)
+        figures = judge.accuracy(self.judge, pictures, labels) | {
+            "frechet": frechet_distance(self.real, features),
+            "precision": precision,
+            "recall": recall,
+            "mal": float(np.mean([t.mean_accepted_length for t in traces])),
+            "relaxed_share": float(np.mean([t.relaxed_share for t in traces])),
+        }
+        return figures, traces
+
+
 def evaluate(
     pipeline: Pipeline,
     art: Art,
@@ -106,10 +148,14 @@ def evaluate(
     held_out: Shard,
     images: int,
     out: Path,
+    jitter: data.Jitter,
+    grid: bool = False,
 ) -> dict:
-    """All gates; writes ``evaluation.json`` and ``samples.png`` to ``out`` and returns figures."""
+    """All gates, over ``grid`` also LANTERN at several k and delta; writes ``evaluation.json`` to
+    ``out`` and returns the figures."""
     options = pipeline.options()
     cases = held_out_captions(concepts, images)
+    examiner = Examiner(pipeline, art, concepts, judge_model, cases, jitter)
     scenes, scene_labels = judge.sample(art, concepts, np.random.default_rng(SEED), 200)
     figures: dict = {
         "images": len(cases),
@@ -122,20 +168,17 @@ def evaluate(
         ),
         "modes": {},
     }
-    for mode in ("ar", "eagle2", "lantern"):
-        pictures, labels, traces = generate_all(pipeline, replace(options, mode=mode), cases)
-        figures["modes"][mode] = judge.accuracy(judge_model, pictures, labels) | {
-            "mal": float(np.mean([t.mean_accepted_length for t in traces])),
-            "relaxed_share": float(np.mean([t.relaxed_share for t in traces])),
-        }
+    for mode in MODES:
+        figures["modes"][mode], traces = examiner.measure(replace(options, mode=mode))
         if mode == "ar":
             values = torch.cat([ambiguity(pipeline, t, options) for t in traces]).mean(0)
             names = ("top1", "top10", "entropy_nats")
             figures["ambiguity"] = dict(zip(names, values.tolist(), strict=True))
             figures["environment"] = traces[0].environment
-    small = replace(options, mode="lantern", k=1000, delta=0.2)
-    _, _, traces = generate_all(pipeline, small, cases[: max(8, images // 4)])
-    figures["mal_lantern_k1000_delta02"] = float(np.mean([t.mean_accepted_length for t in traces]))
+    cells = [(k, d) for k in GRID_K for d in GRID_DELTA] if grid else [(1000, 0.2)]
+    for k, delta in cells:
+        chosen = replace(options, mode="lantern", k=k, delta=delta)
+        figures["modes"][f"lantern k {k}, delta {delta:g}"], _ = examiner.measure(chosen)
     out.mkdir(parents=True, exist_ok=True)
     (out / "evaluation.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
@@ -146,7 +189,7 @@ def gates(figures: dict) -> list[tuple[str, str, str, bool]]:
     ar, lantern = figures["modes"]["ar"], figures["modes"]["lantern"]
     eagle = figures["modes"]["eagle2"]["mal"]
     tokenizer, doubt = figures["tokenizer"], figures["ambiguity"]
-    gain = figures["mal_lantern_k1000_delta02"] / eagle
+    gain = figures["modes"]["lantern k 1000, delta 0.2"]["mal"] / eagle
     loss = ar["concept_top1"] - lantern["concept_top1"]
     return [
         ("1 PSNR", ">= 27 dB", f"{tokenizer['psnr_db']:.2f} dB", tokenizer["psnr_db"] >= 27),
@@ -167,7 +210,7 @@ def _share_row(name: str, wanted: float, value: float) -> tuple[str, str, str, b
 
 
 def to_markdown(figures: dict) -> str:
-    """The gates as a table."""
+    """The gates, then every mode's figures, as tables."""
     where = figures["environment"]
     lines = [
         f"{figures['images']} images a mode on held-out pairs; {where['hardware']}, "
@@ -177,6 +220,18 @@ def to_markdown(figures: dict) -> str:
         "|---|---|---|---|",
     ]
     lines += [f"| {g} | {w} | {m} | {'yes' if ok else 'no'} |" for g, w, m, ok in gates(figures)]
+    lines += [
+        "",
+        "| mode | concept top-1 / top-5 | style | background | Frechet | precision | recall | MAL "
+        "| relaxed |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {mode} | {f['concept_top1']:.0%} / {f['concept_top5']:.0%} | {f['style']:.0%} | "
+        f"{f['background']:.0%} | {f['frechet']:.1f} | {f['precision']:.2f} | {f['recall']:.2f} | "
+        f"{f['mal']:.2f} | {f['relaxed_share']:.0%} |"
+        for mode, f in figures["modes"].items()
+    ]
     return "\n".join(lines)
 
 

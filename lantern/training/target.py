@@ -104,7 +104,7 @@ def train_target(
     prefix = config.prefix
 
     def report(values: dict) -> None:
-        if run.step % 100 == 0:
+        if run.step % 200 == 0:
             with run.averaged(), torch.no_grad(), autocast(device):
                 losses = [
                     next_token_loss(model, _to(held_out.batch(i, prefix), device))
