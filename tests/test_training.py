@@ -10,6 +10,7 @@ from conftest import TINY, make_decoder
 from lantern.models.llamagen import Transformer
 from lantern.training import data, drafter, target
 from lantern.training.art import STYLES, Art, Concept, read_concepts
+from lantern.training.curves import write_report
 from lantern.training.distribution import frechet_distance, precision_recall
 from lantern.training.loop import Budget, Optimisation, Run
 from lantern.training.shards import Shard, Shards
@@ -202,3 +203,16 @@ def test_precision_and_recall_see_missing_and_foreign_modes():
     assert precision > 0.95 and recall == pytest.approx(0.5, abs=0.05)
     precision, recall = precision_recall(left, both + 0.01)
     assert precision == pytest.approx(0.5, abs=0.05) and recall > 0.95
+
+
+def test_report_of_runs(tmp_path):
+    run = tmp_path / "runs" / "target"
+    run.mkdir(parents=True)
+    lines = [{"step": 20, "minutes": 0.5, "loss": 5.0}]
+    lines += [{"step": 40, "minutes": 1.0, "loss": 4.0, "held_out": 4.5}]
+    text = "\n".join(map(json.dumps, lines))
+    (run / "log.jsonl").write_text(text + '\n{"step": 60, "min')  # killed while writing
+    page = write_report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "40 updates in 1 minutes" in page and (tmp_path / "out" / "target.png").exists()
+    with pytest.raises(ValueError, match="no run"):
+        write_report(tmp_path / "out", tmp_path / "again")

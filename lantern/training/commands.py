@@ -54,6 +54,11 @@ def add_commands(commands) -> None:
     p.set_defaults(run=evaluate_model)
     _common(p)
 
+    p = add("train-report", help="curves of all training runs as a Markdown page")
+    p.add_argument("--runs", type=Path, default=Path("runs"))
+    p.add_argument("--out", type=Path, default=Path("runs/report"))
+    p.set_defaults(run=train_report)
+
     p = add("samples", help="draw a sheet of unselected samples, a prompt a row")
     p.add_argument("--seeds", type=int, default=8)
     p.add_argument("--prompts", nargs="*", help="default: the model's examples")
@@ -196,6 +201,12 @@ def evaluate_model(args) -> None:
         _jitter(args), args.grid,
     )  # fmt: skip
     print(evaluate.to_markdown(figures))
+
+
+def train_report(args) -> None:
+    from lantern.training.curves import write_report
+
+    print(write_report(args.runs, args.out))
 
 
 def samples(args) -> None:
