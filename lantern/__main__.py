@@ -42,7 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--prompts", type=Path, help="text file, one prompt a line")
     p.add_argument("--seeds", type=int, default=2)
     p.add_argument("--repeats", type=int, default=2)
-    p.add_argument("--sweep", action="store_true", help="the paper's grid of k, delta, temperature")
+    p.add_argument(
+        "--sweep", choices=("relaxation", "temperature"),
+        help="the paper's grid of k, delta and temperature; or every mode by temperature",
+    )  # fmt: skip
     add_decoding(p)
     p.add_argument("--json", type=Path, help="write all figures here")
     p.set_defaults(run=bench)

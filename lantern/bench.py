@@ -15,14 +15,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lantern.config import DecodeOptions
+from lantern.config import ALL_MODES, DecodeOptions
 from lantern.pipeline import Pipeline
-from lantern.report import sweep_tables, tables
+from lantern.report import sweep_tables, tables, temperature_table
 from lantern.trace import DecodeTrace
 
 SWEEP_K = (100, 300, 1000)
 SWEEP_DELTA = (0.05, 0.1, 0.2, 0.4)
 SWEEP_TEMPERATURE = (0.0, 1.0)
+TEMPERATURES = (0.0, 0.4, 0.8, 1.0, 1.2)
 TUNED = ("eagle2", "eagle2-coupled")
 
 
@@ -47,11 +48,15 @@ def run_bench(
     file: Path | None,
     *,
     auto: bool = False,
-    sweep: bool = False,
+    sweep: str | None = None,
 ) -> None:
     """Run, print the tables, and write every figure to ``file`` if given. ``auto`` tunes the tree
-    of every mode; ``sweep`` runs the paper's grid of k, delta and temperature instead."""
-    variants = _grid(options) if sweep else _variants(pipeline, options, modes, auto)
+    of every mode; ``sweep`` instead runs the paper's grid of k, delta and temperature
+    ("relaxation") or all modes over ``TEMPERATURES`` ("temperature")."""
+    if sweep:
+        variants = _grid(options) if sweep == "relaxation" else _over_temperature(options)
+    else:
+        variants = _variants(pipeline, options, modes, auto)
     for variant in variants.values():
         pipeline.warm_up(variant)
     rounds = _share(plan.rounds())
@@ -68,7 +73,10 @@ def run_bench(
     if runs is None:
         return
     costs = asdict(pipeline.tuner.costs(options)) if pipeline.decoder.drafter else None
-    print(sweep_tables(runs) if sweep else tables(runs, options.to_dict(), costs))
+    if sweep:
+        print(sweep_tables(runs) if sweep == "relaxation" else temperature_table(runs))
+    else:
+        print(tables(runs, options.to_dict(), costs))
     if file:
         content = {"options": options.to_dict(), "costs": costs, "runs": runs}
         file.write_text(json.dumps(content, indent=1) + "\n")
@@ -99,6 +107,14 @@ def _grid(options: DecodeOptions) -> dict[str, DecodeOptions]:
                 label = f"lantern/{temperature:g}/{k}/{delta:g}"
                 variants[label] = replace(at, mode="lantern", k=k, delta=delta)
     return variants
+
+
+def _over_temperature(options: DecodeOptions) -> dict[str, DecodeOptions]:
+    return {
+        f"{mode}/{t:g}": replace(options, mode=mode, temperature=t)
+        for t in TEMPERATURES
+        for mode in ALL_MODES
+    }
 
 
 def figures(trace: DecodeTrace) -> dict:

@@ -45,6 +45,22 @@ def sweep_tables(runs: list[dict]) -> str:
     return "\n\n".join(parts)
 
 
+def temperature_table(runs: list[dict]) -> str:
+    """Mean accepted length and speed-up of every mode by temperature."""
+    groups = _by_variant(runs)
+    temperatures = sorted({r["temperature"] for r in runs})
+    lines = [
+        "Speed-up over AR / mean accepted length / relaxed share:",
+        "",
+        "| mode | " + " | ".join(f"temperature {t:g}" for t in temperatures) + " |",
+        "|---|" + "---|" * len(temperatures),
+    ]
+    for mode in dict.fromkeys(r["mode"] for r in runs if r["mode"] != "ar"):
+        cells = [_cell(groups[f"{mode}/{t:g}"], _keyed(groups[f"ar/{t:g}"])) for t in temperatures]
+        lines.append(f"| {mode} | " + " | ".join(cells) + " |")
+    return _setting(runs, runs[0]) + "\n\n" + "\n".join(lines)
+
+
 def _cell(group: list[dict], baseline: dict) -> str:
     ratio = median(baseline[_key(r)]["seconds"] / r["seconds"] for r in group)
     length = median(r["mean_accepted_length"] for r in group)

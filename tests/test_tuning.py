@@ -101,10 +101,13 @@ def test_bench_tables(pipeline, tmp_path, capsys):
 
 
 def test_sweep_table(pipeline, capsys):
-    run_bench(pipeline, pipeline.options(), [], Plan(("one",), 1, 1), None, sweep=True)
+    run_bench(pipeline, pipeline.options(), [], Plan(("one",), 1, 1), None, sweep="relaxation")
     text = capsys.readouterr().out
     assert "| k | delta 0.05 | delta 0.1 | delta 0.2 | delta 0.4 |" in text
     assert text.count("\n| 1000 |") == 2  # one row for each temperature
+    run_bench(pipeline, pipeline.options(), [], Plan(("one",), 1, 1), None, sweep="temperature")
+    text = capsys.readouterr().out
+    assert "| lantern-coupled |" in text and "temperature 1.2 |" in text
 
 
 def test_tree_shape_of_ar_is_left_alone(pipeline):
