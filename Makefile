@@ -22,7 +22,7 @@ $(VENV)/run.stamp: requirements.txt
 	$(BIN)/pip install --quiet -r requirements.txt
 	touch $@
 
-$(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.txt
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.txt requirements-train.txt
 	$(BIN)/pip install --quiet -r requirements-dev.txt
 	touch $@
 

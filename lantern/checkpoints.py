@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "checkpoints"
@@ -192,15 +193,22 @@ def folder_of(name: str, model_dir: Path | None = None) -> Path:
     return next((place for place in places if place.is_dir()), places[0])
 
 
+def in_folder(name: str, part: str, folder: Path) -> Found:
+    """A part of a model that lies in ``folder``, wherever that is; its files may be missing."""
+    source = entry(name).parts[part][0]
+    return Found(source, tuple(folder / part / file for file in source.files))
+
+
 def find(name: str, part: str, model_dir: Path | None = None) -> Found | None:
     """The files of a part, None if no source is complete.
 
     Looked for in <root>/<model>/<part>, <root>/<model>, <root>/<repository's name> and the hub
-    cache, source by source.
+    cache, place by place: a drafter trained here is used before a published one in the cache.
     """
-    for source in entry(name).parts[part]:
-        for paths in _places(name, part, source, model_dir):
-            if all(path and path.is_file() for path in paths):
+    sources = entry(name).parts[part]
+    for paths_here in zip_longest(*(_places(name, part, s, model_dir) for s in sources)):
+        for source, paths in zip(sources, paths_here, strict=True):
+            if paths is not None and all(path and path.is_file() for path in paths):
                 return Found(source, tuple(paths))
     return None
 
@@ -233,12 +241,15 @@ def _places(name: str, part: str, source: Source, model_dir: Path | None):
         yield [Path(path) if isinstance(path, str) else None for path in cached]
 
 
-def unavailable(name: str, model_dir: Path | None = None) -> str | None:
-    """None if everything needed is there, else one sentence with the remedy."""
+def unavailable(
+    name: str, model_dir: Path | None = None, optional: tuple[str, ...] = ()
+) -> str | None:
+    """None if everything needed is there, else one sentence with the remedy. ``optional``: parts
+    that the caller can do without."""
     known = entry(name)
     for part in known.parts:
         absent = missing(name, part, model_dir)
-        if not absent or part in known.optional:
+        if not absent or part in (*known.optional, *optional):
             continue
         others = len(absent) - 1
         more = f" and {others} more file{'s' * (others > 1)}" if others else ""

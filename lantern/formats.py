@@ -180,6 +180,17 @@ def load_weights(module: nn.Module, file: Path) -> None:
     fill(module, read_state(file), file)
 
 
+def to_published(module: nn.Module, names: Names) -> State:
+    """The inverse of ``fill``: the module's tensors under the published ``names``, joined ones
+    taken apart. They share memory with the module where they can."""
+    state = {}
+    for name, value in module.state_dict().items():
+        parts = names(name)
+        for part, tensor in zip(parts, value.chunk(len(parts)), strict=True):
+            state[part] = tensor.contiguous()
+    return state
+
+
 # -- configurations -----------------------------------------------------------------------------
 
 
@@ -264,6 +275,8 @@ def published_drafter_config(file: Path, target: ModelConfig) -> DrafterConfig:
     values = read_json(file)
     _check_llama(values, file)
     made_for = {"t2i": 16, "t2i2": 32, "c2i": 24}.get(values.get("input_type"), target.grid)
+    if "block_size" in values:  # written here, where one word names grids of two sizes
+        made_for = round(_field(values, "block_size", file) ** 0.5)
     for what, theirs, ours in (
         ("a grid of side", made_for, target.grid),
         ("a hidden size of", _field(values, "hidden_size", file), target.width),
@@ -282,6 +295,23 @@ def published_drafter_config(file: Path, target: ModelConfig) -> DrafterConfig:
         fc_bias=values.get("bias", True),
         own_embedding=True,
     )
+
+
+def published_drafter_values(config: DrafterConfig, target: ModelConfig) -> dict:
+    """The config.json that ``published_drafter_config`` reads, and the published code too."""
+    kind = "c2i" if target.classes else {32: "t2i2"}.get(target.grid, "t2i")
+    heads = config.heads
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "input_type": kind,
+        "hidden_size": target.width, "intermediate_size": config.mlp_width,
+        "num_attention_heads": heads, "num_key_value_heads": heads,
+        "num_hidden_layers": config.layers, "vocab_size": target.vocab_size,
+        "block_size": target.image_tokens, "caption_dim": target.caption_dim,
+        "rms_norm_eps": config.norm_eps, "bias": config.fc_bias, "hidden_act": "silu",
+        "bos_token_id": 1, "eos_token_id": 2, "class_dropout_p": 0.0, "initializer_range": 0.02,
+        "max_position_embeddings": 2048, "pretraining_tp": 1, "rope_scaling": None,
+        "tie_word_embeddings": False, "torch_dtype": "float16", "use_cache": True,
+    }  # fmt: skip
 
 
 def vq_config(state: State, file: Path) -> VQConfig:

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import TINY, make_decoder
 
+from lantern.checkpoints import in_folder
+from lantern.formats import load_target
 from lantern.models.llamagen import Transformer
 from lantern.training import data, drafter, target
 from lantern.training.art import STYLES, Art, Concept, read_concepts
@@ -164,13 +167,13 @@ def test_target_and_drafter_learn(tmp_path):
     )  # fmt: skip
     logs = [json.loads(line) for line in (tmp_path / "t/log.jsonl").read_text().splitlines()]
     assert logs[-1]["loss"] < 0.6 * logs[0]["loss"]
-    trained = drafter.load_target(tmp_path / "target")
+    trained = load_target(in_folder("emoji-128", "target", tmp_path), TINY.grid)
     assert isinstance(trained, Transformer) and trained.config == TINY
 
     config = make_decoder().drafter.config
     drafter.train_drafter(
-        shards, held_out, tmp_path / "target", tmp_path / "d", tmp_path / "drafter",
-        Budget(steps=60), config=config, batch_size=8, lr=3e-3,
+        shards, held_out, trained, tmp_path / "d", tmp_path / "drafter",
+        Budget(steps=60), config=config, accelerator=Accelerator(cpu=True), batch_size=8, lr=3e-3,
     )  # fmt: skip
     logs = [json.loads(line) for line in (tmp_path / "d/log.jsonl").read_text().splitlines()]
     assert logs[-1]["agreement"] > 0.5 and logs[-1]["tv"] < logs[0]["tv"]

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from lantern.checkpoints import entry
 from lantern.config import DrafterConfig, ModelConfig, VQConfig
-from lantern.formats import Names, hf_target, original_target, published_drafter
+from lantern.formats import hf_target, original_target, published_drafter, to_published
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer
 from lantern.models.vq import VQModel
@@ -28,7 +28,7 @@ def write_class_model(root: Path, name: str = "llamagen-b-256", drafter: bool = 
     folder.mkdir(parents=True)
     config = _config(name, prefix=1, caption_dim=WIDTH, classes=1000)
     target = _target(config)
-    torch.save({"model": _published(target, original_target)}, folder / _file(name, "target"))
+    torch.save({"model": to_published(target, original_target)}, folder / _file(name, "target"))
     _write_vq(folder / _file(name, "tokenizer"))
     if drafter:
         kind = {16: "t2i", 24: "c2i"}[config.grid]  # the grids these words stand for
@@ -49,7 +49,7 @@ def write_stage(root: Path, number: int = 1) -> Path:
         "block_size": config.grid**2, "cls_token_num": PREFIX, "caption_dim": CAPTION,
     }  # fmt: skip
     (folder / "target" / "config.json").write_text(json.dumps(values))
-    save_file(_published(target, hf_target), folder / "target" / "model.safetensors")
+    save_file(to_published(target, hf_target), folder / "target" / "model.safetensors")
     _write_drafter(folder / "drafter", target, kind, "pytorch_model.bin")
     _write_vq(folder / _file(name, "tokenizer"))
     _write_t5(folder / "text")
@@ -78,16 +78,6 @@ def _target(config: ModelConfig) -> Transformer:
     return target
 
 
-def _published(module: torch.nn.Module, names: Names) -> dict:
-    """The module's tensors under the published names, joined ones taken apart."""
-    state = {}
-    for name, value in module.state_dict().items():
-        parts = names(name)
-        for part, tensor in zip(parts, value.chunk(len(parts)), strict=True):
-            state[part] = tensor.contiguous()
-    return state
-
-
 def _llama_values(target: Transformer, kind: str) -> dict:
     return {
         "input_type": kind, "hidden_act": "silu", "hidden_size": WIDTH, "intermediate_size": MLP,
@@ -100,7 +90,7 @@ def _write_drafter(folder: Path, target: Transformer, kind: str, file: str) -> N
     folder.mkdir(exist_ok=True)
     torch.manual_seed(1)
     config = DrafterConfig(heads=1, mlp_width=MLP, norm_eps=1e-5, own_embedding=True)
-    state = _published(Drafter(config, target.config), published_drafter)
+    state = to_published(Drafter(config, target.config), published_drafter)
     values = _llama_values(target, kind) | {"num_hidden_layers": 1, "bias": True}
     (folder / "config.json").write_text(json.dumps(values))
     if file.endswith(".bin"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lantern.training import drafter_command
+
 MODEL = Path("checkpoints/emoji-128")
 
 
@@ -33,14 +35,12 @@ def add_commands(commands) -> None:
     p.set_defaults(run=train_target)
     _common(p, "target")
 
-    p = add("train-drafter", help="train the EAGLE drafter on the exported target")
-    p.add_argument("--lr", type=float, default=1e-3)
-    p.add_argument("--batch", type=int, default=4)
-    p.add_argument("--cfg", type=float, default=2.0)
-    p.add_argument("--init", type=Path, help="start from the exported weights in this folder")
-    _data_options(p)
-    p.set_defaults(run=train_drafter)
+    p = add("train-drafter", help="train an EAGLE drafter for any target")
+    drafter_command.add_options(p)
+    _data_options(p, "--shard-dir")
     _common(p, "drafter")
+    # With --model the folder holds models, as in other commands; the run folder is named after it.
+    p.set_defaults(run=train_drafter, model_dir=None, folder=None)
 
     p = add("evaluate", help="measure all gates on held-out captions and seeds")
     p.add_argument("--images", type=int, default=200, help="images per mode")
@@ -78,11 +78,14 @@ def _common(p: argparse.ArgumentParser, part: str | None = None) -> None:
         p.add_argument("--minutes", type=float, help="training minutes in all, likewise")
 
 
-def _data_options(p: argparse.ArgumentParser) -> None:
+def _data_options(p: argparse.ArgumentParser, shards: str = "--data") -> None:
     p.add_argument("--core", action="store_true", help="only the starred concepts")
     p.add_argument("--shards", type=int, default=4, help="number of pre-encoded shards")
     p.add_argument("--shard-size", type=int, default=8000, help="samples in each")
-    p.add_argument("--data", type=Path, default=Path("runs/shards"), help="where shards are kept")
+    p.add_argument(
+        shards, dest="shard_dir", type=Path, default=Path("runs/shards"),
+        help="where shards of rendered scenes are kept",
+    )  # fmt: skip
     p.add_argument("--smallest", type=int, default=96, help="side of the smallest drawing in px")
     p.add_argument("--largest", type=int, default=107, help="side of the largest drawing in px")
     p.add_argument("--shift", type=int, default=8, help="most shift from the centre in px")
@@ -142,13 +145,13 @@ def _shards(args, art):
     jitter = _jitter(args)
     print("encoding samples ...", flush=True)
     shards = Shards(
-        args.data,
+        args.shard_dir,
         lambda size, number: make_shard(art, concepts, vq, text, size, (args.seed, number), jitter),
         args.shards,
         args.shard_size,
     )
     held_out = Shards(
-        args.data / "held-out",
+        args.shard_dir / "held-out",
         lambda size, _: make_shard(art, concepts, vq, text, size, 999_983, jitter, held_out=True),
         1,
         128,
@@ -168,18 +171,12 @@ def train_target(args) -> None:
 
 
 def train_drafter(args) -> None:
-    from lantern.config import DrafterConfig
-    from lantern.training import drafter
-    from lantern.training.target import EMOJI_TARGET
+    def scene_shards(args):
+        from lantern.training.art import load_art
 
-    art, budget = _prepare(args)
-    shards, held_out = _shards(args, art)
-    config = DrafterConfig(heads=EMOJI_TARGET.heads, mlp_width=EMOJI_TARGET.mlp_width)
-    drafter.train_drafter(
-        shards, held_out, args.model_dir / "target", args.folder, args.model_dir / "drafter",
-        budget, config=config, cfg=args.cfg, batch_size=args.batch, lr=args.lr, seed=args.seed,
-        init=args.init,
-    )  # fmt: skip
+        return _shards(args, load_art(args.art))
+
+    drafter_command.run(args, MODEL, scene_shards)
 
 
 def evaluate_model(args) -> None:

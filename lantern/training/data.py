@@ -215,6 +215,19 @@ def sample_caption(
     return name
 
 
+def sample_captions(concepts: list[Concept], count: int, seed: int, held_out: bool) -> list[str]:
+    """Captions of random scenes, held-out pairs of concept and background or all others."""
+    rng = np.random.default_rng((seed, held_out))
+    captions = []
+    while len(captions) < count:
+        concept = concepts[int(rng.integers(len(concepts)))]
+        name = BACKGROUNDS[int(rng.integers(len(BACKGROUNDS)))]
+        style = STYLES[int(rng.integers(len(STYLES)))]
+        if is_held_out(concept.name, name) == held_out:
+            captions.append(sample_caption(concept, name, style, rng))
+    return captions
+
+
 def sample_spec(
     art: Art,
     concepts: list[Concept],

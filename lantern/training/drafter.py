@@ -1,39 +1,42 @@
 """Train the EAGLE drafter on a frozen target.
 
 Both CFG rows of every sample go through target and drafter, so the loss sees the distribution the
-draft tree is really built from. Every third batch is unrolled on the drafter's own output, since
-that is what it is fed below the first level of a tree.
+draft tree is really built from; or, as the published drafters were trained, one row each, a share
+of the captions dropped, without CFG: half the cost. Every third batch is unrolled on the drafter's
+own output, since that is what it is fed below the first level of a tree.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lantern.config import DrafterConfig, ModelConfig, config_from_dict, read_json
-from lantern.formats import load_weights
+from lantern.config import DrafterConfig
+from lantern.formats import (
+    fill,
+    native,
+    published_drafter,
+    published_drafter_values,
+    read_state,
+)
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer
 from lantern.sampling import guide
 from lantern.training.loop import Budget, Optimisation, Run, autocast
-from lantern.training.shards import Batch, Shard, Shards
-from lantern.training.target import forward_tokens
+from lantern.training.shards import Batch, Mixture, Shard, Shards
+from lantern.training.target import drop_captions, forward_tokens
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 UNROLL = 3
 UNROLL_DECAY = 0.7
 CE_WEIGHT = 0.3
-
-
-def load_target(folder: Path) -> Transformer:
-    """The exported target, frozen."""
-    config = config_from_dict(ModelConfig, read_json(folder / "config.json"), where=str(folder))
-    target = Transformer(config)
-    load_weights(target, folder / "model.safetensors")
-    return target.eval().requires_grad_(False)
 
 
 def initialise(drafter: Drafter) -> None:
@@ -60,9 +63,18 @@ def both_rows(target: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor
     return forward_tokens(target, captions, valid, tokens), tokens, valid
 
 
-def guided(target: Transformer, hidden: Tensor, cfg: float) -> Tensor:
-    """Hidden [2B, T, W] -> guided logits [B, T, V]."""
-    return guide(target.logits(hidden).unflatten(0, (2, -1)), cfg)
+def one_row(target: Transformer, batch: Batch, drop: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states without CFG, captions dropped in a share ``drop`` of the samples; shapes as in
+    ``both_rows`` with B rows."""
+    captions = drop_captions(target, batch, drop)
+    hidden = forward_tokens(target, captions, batch.valid, batch.tokens)
+    return hidden, batch.tokens, batch.valid
+
+
+def guided(target: Transformer, hidden: Tensor, cfg: float | None) -> Tensor:
+    """Hidden [2B, T, W] -> guided logits [B, T, V]; without ``cfg`` [B, T, W] -> [B, T, V]."""
+    logits = target.logits(hidden)
+    return logits if cfg is None else guide(logits.unflatten(0, (2, -1)), cfg)
 
 
 def predictions(
@@ -89,17 +101,19 @@ def predictions(
     return results
 
 
-def draft_loss(drafter, target, batch: Batch, cfg: float, depth: int) -> tuple[Tensor, dict]:
-    """Loss and figures of the first level: argmax agreement and total variation under CFG."""
+def draft_loss(
+    drafter, target, batch: Batch, cfg: float, depth: int, drop: float | None = None
+) -> tuple[Tensor, dict]:
+    """Loss and figures of the first level: argmax agreement and total variation, under CFG or,
+    with ``drop`` given, of single rows."""
     with torch.no_grad():
-        hidden, tokens, valid = both_rows(target, batch)
+        rows = both_rows(target, batch) if drop is None else one_row(target, batch, drop)
+    scale = cfg if drop is None else None
     loss, figures = 0.0, {}
-    for level, (out, wanted) in enumerate(
-        predictions(drafter, target, hidden, tokens, valid, depth)
-    ):
+    for level, (out, wanted) in enumerate(predictions(drafter, target, *rows, depth)):
         with torch.no_grad():
-            p = guided(target, wanted, cfg).softmax(-1)
-        log_q = guided(target, out, cfg).log_softmax(-1)
+            p = guided(target, wanted, scale).softmax(-1)
+        log_q = guided(target, out, scale).log_softmax(-1)
         ce = -(p * log_q).sum(-1).mean()
         loss = loss + UNROLL_DECAY**level * (F.smooth_l1_loss(out, wanted) + CE_WEIGHT * ce)
         if level == 0:
@@ -109,63 +123,108 @@ def draft_loss(drafter, target, batch: Batch, cfg: float, depth: int) -> tuple[T
     return loss, figures
 
 
+class Objective(nn.Module):
+    """``draft_loss`` as a forward pass, which is what distributed training wraps."""
+
+    def __init__(self, drafter: Drafter, target: Transformer, cfg: float, drop: float | None):
+        super().__init__()
+        self.drafter, self.cfg, self.drop = drafter, cfg, drop
+        # In a tuple it is no submodule: nothing of the target is trained or synchronised.
+        self.frozen = (target,)
+
+    def forward(self, batch: Batch, depth: int) -> tuple[Tensor, dict]:
+        (target,) = self.frozen
+        with autocast(batch.tokens.device):
+            return draft_loss(self.drafter, target, batch, self.cfg, depth, self.drop)
+
+
 @torch.no_grad()
-def agreement(drafter, target, shard: Shard, cfg: float, count: int = 64) -> dict:
+def agreement(
+    drafter, target, shard: Shard, cfg: float, count: int = 64, batch_size: int = 8
+) -> dict:
     """Figures on held-out samples: argmax agreement and TV of the first drafted level."""
     totals: dict[str, float] = {}
-    batches = torch.arange(min(count, len(shard))).split(8)
-    for index in batches:
-        _, figures = draft_loss(drafter, target, shard.batch(index, target.config.prefix), cfg, 1)
+    count, prefix = min(count, len(shard)), target.config.prefix
+    for index in torch.arange(count).split(batch_size):
+        batch = shard.batch(index, prefix).to(target.embedding.weight.device)
+        _, figures = draft_loss(drafter, target, batch, cfg, 1)
         for name, value in figures.items():
-            totals[name] = totals.get(name, 0.0) + float(value) / len(batches)
+            totals[name] = totals.get(name, 0.0) + float(value) * len(index) / count
     return totals
 
 
+def start(config: DrafterConfig, target: Transformer, init: Path | None) -> Drafter:
+    """A drafter to train, from the weights in folder ``init`` if given. A token table of its own
+    is the target's, and stays as it is."""
+    drafter = Drafter(config, target.config)
+    initialise(drafter)
+    if config.own_embedding:
+        drafter.embedding.weight.data.copy_(target.embedding.weight)
+        drafter.embedding.requires_grad_(False)
+    if init:
+        file = init / "model.safetensors"
+        if not file.is_file() and (init / "pytorch_model.bin").is_file():
+            file = init / "pytorch_model.bin"
+        fill(drafter, read_state(file), file, names_of(config))
+    return drafter
+
+
+def names_of(config: DrafterConfig):
+    """Drafters with a token table of their own are stored as the published ones are."""
+    return published_drafter if config.own_embedding else native
+
+
 def train_drafter(
-    shards: Shards,
+    samples: Shards | Mixture,
     held_out: Shard,
-    target_folder: Path,
+    target: Transformer,
     folder: Path,
     out: Path,
     budget: Budget,
     *,
     config: DrafterConfig,
+    accelerator: Accelerator,
     cfg: float = 2.0,
+    drop: float | None = None,
     batch_size: int = 4,
     lr: float = 1e-3,
     seed: int = 0,
     init: Path | None = None,
-) -> None:
-    """Train (or resume) in ``folder``; ``init`` starts from an exported drafter."""
+) -> Run:
+    """Train (or resume) in ``folder`` and write the drafter to ``out``; returns the finished run.
+
+    ``target`` is frozen, fp32 and on the accelerator's device; ``init`` is the folder of a drafter
+    to start from; ``drop`` as in ``draft_loss``; ``batch_size`` counts for each process.
+    """
     torch.manual_seed(seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    target = load_target(target_folder).to(device)
-    drafter = Drafter(config, target.config).to(device)
-    initialise(drafter)
-    if init:
-        load_weights(drafter, init / "model.safetensors")
+    drafter = start(config, target, init).to(accelerator.device)
     run = Run(
         folder,
         drafter,
         budget,
         Optimisation(lr=lr, warmup=50, ema=0.998, clip=0.5, report_every=20),
-        config={"drafter": asdict(config), "lr": lr, "batch": batch_size, "cfg": cfg, "seed": seed},
-    )
+        config={
+            "drafter": asdict(config), "lr": lr, "batch": batch_size, "cfg": cfg, "drop": drop,
+            "seed": seed, "processes": accelerator.num_processes,
+        },
+        trainable=lambda name: not name.startswith("embedding"),
+        accelerator=accelerator,
+        objective=Objective(drafter, target, cfg, drop),
+    )  # fmt: skip
+    values = published_drafter_values(config, target.config) if config.own_embedding else config
 
-    def report(values: dict) -> None:
+    def report(figures: dict) -> None:
         if run.step % 100 == 0:
             with run.averaged():
-                figures = agreement(drafter, target, held_out, cfg, 32)
-            values |= {f"held_out_{k}": round(v, 4) for k, v in figures.items()}
-            run.export(out, drafter.config)
+                measured = agreement(drafter, target, held_out, cfg, 32)
+            figures |= {f"held_out_{k}": round(v, 4) for k, v in measured.items()}
+            run.export(out, values, names=names_of(config))
 
     for step in run.steps(report):
-        epoch, place = divmod(step * batch_size, shards.size)
-        order = torch.randperm(shards.size, generator=torch.Generator().manual_seed(epoch))
-        index = order[place : place + batch_size]
-        batch = shards.get(epoch).batch(index, target.config.prefix)
-        batch = Batch(*(value.to(device) for value in vars(batch).values()))
-        with autocast(device):
-            loss, figures = draft_loss(drafter, target, batch, cfg, UNROLL if step % 3 == 2 else 1)
+        whole = samples.batch(step, batch_size * accelerator.num_processes, target.config.prefix)
+        with accelerator.split_between_processes(vars(whole)) as mine:
+            batch = Batch(**mine).to(accelerator.device)
+        loss, figures = run.objective(batch, UNROLL if step % 3 == 2 else 1)
         run.update(loss, **figures)
-    run.export(out, drafter.config)
+    run.export(out, values, names=names_of(config))
+    return run

@@ -4,6 +4,9 @@ Owns the optimiser, the schedule, the moving average of the weights (EMA), loggi
 A run folder holds ``state.pt`` (everything needed to go on), ``log.jsonl`` (one line a report)
 and whatever the caller puts beside them. State is written aside and renamed, so a killed process
 loses at most ``save_minutes`` of work.
+
+Under ``accelerate launch`` several processes share a run: gradients are averaged over them by the
+prepared module, all else is computed alike by each, and the main one writes.
 """
 
 from __future__ import annotations
@@ -16,11 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
+
+from lantern.formats import Names, native, to_published
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,11 @@ class Optimisation:
 
 
 class Run:
-    """One resumable training run over the parameters of ``model``."""
+    """One resumable training run over the parameters of ``model``.
+
+    With an ``accelerator``, ``objective`` is the module whose forward pass gives the loss; callers
+    go through ``run.objective``, which then averages gradients over the processes.
+    """
 
     def __init__(
         self,
@@ -76,6 +89,8 @@ class Run:
         config: dict,
         trainable: Callable[[str], bool] = lambda name: True,
         extra: dict[str, Tensor] | None = None,
+        accelerator: Accelerator | None = None,
+        objective: nn.Module | None = None,
     ):
         self.folder, self.model, self.budget, self.options = folder, model, budget, optimisation
         self.extra = extra or {}
@@ -93,9 +108,14 @@ class Run:
             betas=optimisation.betas,
             fused=True,
         )
+        self.accelerator, self.objective = accelerator, objective
+        self.main = accelerator is None or accelerator.is_main_process
+        if accelerator:
+            self.objective, self.optimiser = accelerator.prepare(objective, self.optimiser)
         self.ema = [p.detach().clone() for p in self.parameters]
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=2, default=str) + "\n")
+        if self.main:
+            (folder / "config.json").write_text(json.dumps(config, indent=2, default=str) + "\n")
         if self._state_file.exists():
             self._resume()
 
@@ -110,7 +130,9 @@ class Run:
     def steps(self, on_report: Callable[[dict], None] | None = None) -> Iterator[int]:
         """Yield step numbers until the budget is spent; call ``update`` once for each."""
         sums: dict[str, float] = {}
-        bar = tqdm(total=1000, unit="‰", desc=self.folder.name, mininterval=5)
+        bar = tqdm(
+            total=1000, unit="‰", desc=self.folder.name, mininterval=5, disable=not self.main
+        )
         bar.update(int(1000 * min(1, self.progress)))
         saved = began = time.perf_counter()
         while self.progress < 1:
@@ -121,16 +143,16 @@ class Run:
             for name, value in self._metrics.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
             now = time.perf_counter()
-            self.seconds += now - began
+            self.seconds = self._agreed(self.seconds + now - began)
             began = now
             self.step += 1
             if self.step % self.options.report_every == 0:
-                report = {n: round(v / self.options.report_every, 5) for n, v in sums.items()}
+                report = {n: round(v, 5) for n, v in self._means(sums).items()}
                 report = {"step": self.step, "minutes": round(self.seconds / 60, 2), **report}
                 sums = {}
-                if on_report:
+                if on_report and self.main:
                     on_report(report)
-                self._log(report)
+                self.log(report)
                 bar.set_postfix({k: v for k, v in report.items() if k != "minutes"})
                 bar.update(int(1000 * min(1, self.progress)) - bar.n)
                 if now - saved > 60 * self.options.save_minutes:
@@ -139,9 +161,29 @@ class Run:
         self.save()
         bar.close()
 
+    def _agreed(self, seconds: float) -> float:
+        """The main process's clock, so that all of them stop at the same step."""
+        if self.accelerator is None or self.accelerator.num_processes == 1:
+            return seconds
+        from accelerate.utils import broadcast
+
+        clock = torch.tensor([seconds], dtype=torch.float64, device=self.accelerator.device)
+        return float(broadcast(clock))
+
+    def _means(self, sums: dict[str, float]) -> dict[str, float]:
+        """Means of the steps since the last report and of the processes."""
+        values = torch.tensor(list(sums.values())) / self.options.report_every
+        if self.accelerator:
+            values = values.to(self.accelerator.device)
+            values = self.accelerator.gather(values[None]).mean(0)
+        return dict(zip(sums, values.tolist(), strict=True))
+
     def update(self, loss: Tensor, **metrics) -> None:
         """Back-propagate ``loss``, clip, step, and move the average."""
-        loss.backward()
+        if self.accelerator:
+            self.accelerator.backward(loss)
+        else:
+            loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
         if not math.isfinite(float(norm)):
             raise RuntimeError(f"training diverged at step {self.step}: gradient norm {norm}.")
@@ -164,18 +206,30 @@ class Run:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, current)
 
-    def export(self, out: Path, config, keep: Callable[[str], bool] = lambda name: False) -> None:
-        """Write the averaged weights in fp16, fp32 where ``keep`` says so, and their config."""
+    def export(
+        self,
+        out: Path,
+        config,
+        keep: Callable[[str], bool] = lambda name: False,
+        names: Names = native,
+    ) -> None:
+        """Write the averaged weights in fp16, fp32 where ``keep`` says so, and their config: a
+        dataclass, or the dictionary of a published format whose tensor names are ``names``."""
+        if not self.main:
+            return
         out.mkdir(parents=True, exist_ok=True)
         with self.averaged():
             weights = {
-                name: (w if keep(name) else w.half()).contiguous().clone()
-                for name, w in self.model.state_dict().items()
+                name: (w if keep(name) else w.half()).cpu().clone()
+                for name, w in to_published(self.model, names).items()
             }
         save_file(weights, out / "model.safetensors")
-        (out / "config.json").write_text(json.dumps(asdict(config), indent=2) + "\n")
+        values = config if isinstance(config, dict) else asdict(config)
+        (out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
 
     def save(self) -> None:
+        if not self.main:
+            return
         state = {
             "step": self.step,
             "seconds": self.seconds,
@@ -200,12 +254,21 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
         torch.set_rng_state(state["rng"])
 
-    def _log(self, report: dict) -> None:
+    def log(self, report: dict) -> None:
+        """Append a line to ``log.jsonl``."""
+        if not self.main:
+            return
         with open(self.folder / "log.jsonl", "a") as file:
             file.write(json.dumps(report) + "\n")
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype:
+    """bf16 where the hardware has it, fp32 elsewhere."""
+    fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
 def autocast(device: torch.device):
     """bf16 matrix products where the hardware has them, fp32 elsewhere."""
-    fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+    fast = autocast_dtype(device) == torch.bfloat16
     return torch.autocast(device.type, torch.bfloat16, enabled=fast)

@@ -7,6 +7,7 @@ through the shards in turn.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lantern.models.text import TextEncoder
+from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel
 from lantern.training import data
 from lantern.training.art import Art, Concept
@@ -24,17 +25,21 @@ from lantern.training.tokenizer import to_tensor
 
 @dataclass
 class Batch:
-    """tokens int64 [B, T]; captions [B, P, d] left-padded with zeros; valid bool [B, P]."""
+    """tokens int64 [B, T]; captions [B, P, d] left-padded with zeros, or class ids int64 [B, 1];
+    valid bool [B, P]."""
 
     tokens: Tensor
     captions: Tensor
     valid: Tensor
 
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(*(value.to(device) for value in vars(self).values()))
+
 
 @dataclass
 class Shard:
-    """tokens int16 [N, T]; caption vectors of all samples end to end, fp16 [sum n, d], with
-    ``offsets`` int32 [N + 1]."""
+    """tokens int16 [N, T]; caption vectors of all samples end to end, fp16 [sum n, d], or class
+    ids int32 [N], with ``offsets`` int32 [N + 1]."""
 
     tokens: Tensor
     vectors: Tensor
@@ -44,13 +49,27 @@ class Shard:
         return len(self.tokens)
 
     def batch(self, index: Tensor, prefix: int) -> Batch:
-        captions = torch.zeros(len(index), prefix, self.vectors.shape[1])
+        kind = torch.float32 if self.vectors.is_floating_point() else torch.int64
+        captions = torch.zeros(len(index), prefix, *self.vectors.shape[1:], dtype=kind)
         valid = torch.zeros(len(index), prefix, dtype=torch.bool)
         for row, i in enumerate(index.tolist()):
             start, end = int(self.offsets[i]), int(self.offsets[i + 1])
-            captions[row, prefix - (end - start) :] = self.vectors[start:end].float()
+            captions[row, prefix - (end - start) :] = self.vectors[start:end]
             valid[row, prefix - (end - start) :] = True
         return Batch(self.tokens[index].long(), captions, valid)
+
+    @classmethod
+    def join(cls, tokens: list[Tensor], captions: list[Tensor]) -> Shard:
+        """From tokens [n, T] of any integer type and one caption a sample (``encode_captions``)."""
+        lengths = torch.tensor([0] + [len(caption) for caption in captions])
+        return cls(torch.cat(tokens).short(), torch.cat(captions), lengths.cumsum(0).int())
+
+
+def encode_captions(text: TextEncoder | ClassNames, captions: list[str]) -> list[Tensor]:
+    """What a shard keeps of each caption: vectors fp16 [n_i, d], or the class id int32 [1]."""
+    if isinstance(text, ClassNames):
+        return [text.condition(caption)[0].int().cpu() for caption in captions]
+    return [vectors.half().cpu() for vectors in text.encode(captions)]
 
 
 def make_shard(
@@ -75,10 +94,9 @@ def make_shard(
             images.append(data.render(art, spec))
             captions.append(data.sample_caption(concept, spec.background, style, rng))
         with torch.inference_mode(), autocast(torch.device("cpu")):
-            tokens.append(vq.encode(to_tensor(images)).flatten(1).short())
-        vectors.extend(v.half() for v in text.encode(captions))
-    lengths = torch.tensor([0] + [len(v) for v in vectors])
-    return Shard(torch.cat(tokens), torch.cat(vectors), lengths.cumsum(0).int())
+            tokens.append(vq.encode(to_tensor(images)).flatten(1))
+        vectors.extend(encode_captions(text, captions))
+    return Shard.join(tokens, vectors)
 
 
 class Shards:
@@ -88,11 +106,31 @@ class Shards:
         self.folder, self.make, self.count, self.size = folder, make, count, size
         self.loaded: tuple[int, Shard] | None = None
 
+    @classmethod
+    def of(cls, folder: Path, items: list, make: Callable[[list], Shard], most: int) -> Shards:
+        """Shards of at most ``most`` of ``items`` each. All have one size, so that a few items may
+        be in two shards."""
+        count = -(-len(items) // most)
+        size = -(-len(items) // count)
+
+        def make_numbered(size: int, number: int) -> Shard:
+            return make([items[i % len(items)] for i in range(number * size, (number + 1) * size)])
+
+        return cls(folder, make_numbered, count, size)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"shard-{number:03d}.pt"
+
+    def ensure(self, number: int) -> None:
+        """Make a shard unless it is there."""
+        if not self._file(number).exists():
+            self.get(number)
+
     def get(self, epoch: int) -> Shard:
         number = epoch % self.count
         if self.loaded and self.loaded[0] == number:
             return self.loaded[1]
-        file = self.folder / f"shard-{number:03d}.pt"
+        file = self._file(number)
         if file.exists():
             shard = Shard(**torch.load(file, weights_only=True))
         else:
@@ -103,3 +141,27 @@ class Shards:
             os.replace(aside, file)
         self.loaded = number, shard
         return shard
+
+    def batch(self, step: int, batch_size: int, prefix: int) -> Batch:
+        """The batch of one training step: shards in turn, each in an order of its own. A shard
+        smaller than a batch is repeated within it."""
+        per_shard = max(1, self.size // batch_size)
+        epoch, place = divmod(step, per_shard)
+        order = torch.randperm(self.size, generator=torch.Generator().manual_seed(epoch))
+        order = order.repeat(-(-batch_size // self.size))
+        return self.get(epoch).batch(order[place * batch_size :][:batch_size], prefix)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Batches of two sources: one of ``second`` in ``share`` of the steps, evenly spread."""
+
+    first: Shards
+    second: Shards
+    share: float
+
+    def batch(self, step: int, batch_size: int, prefix: int) -> Batch:
+        done = int(step * self.share)
+        if int((step + 1) * self.share) > done:
+            return self.second.batch(done, batch_size, prefix)
+        return self.first.batch(step - done, batch_size, prefix)

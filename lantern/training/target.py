@@ -51,9 +51,11 @@ def training_mask(valid: Tensor, length: int, config: ModelConfig) -> Tensor:
 
 
 def drop_captions(model: Transformer, batch: Batch, share: float) -> Tensor:
-    """Captions [B, P, d] with a random share of rows replaced by the unconditional caption."""
+    """Captions [B, P, d], or class ids [B, 1], with a random share of rows replaced by the
+    unconditional one."""
     drop = torch.rand(len(batch.tokens), device=batch.captions.device) < share
-    return torch.where(drop[:, None, None], model.caption.uncond, batch.captions)
+    drop = drop.view(-1, *[1] * (batch.captions.ndim - 1))
+    return torch.where(drop, model.caption.uncond, batch.captions)
 
 
 def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: Tensor) -> Tensor:
