@@ -137,6 +137,8 @@ def model_options(args, place: Place) -> DecodeOptions:
 
 def make_accelerator():
     """The engine of distributed training; RuntimeError if it is not installed."""
+    import warnings
+
     import torch
 
     try:
@@ -146,11 +148,13 @@ def make_accelerator():
         raise RuntimeError(
             "train-drafter needs accelerate; install it with pip install -r requirements-train.txt."
         ) from None
+    # torch has a new name for the option that accelerate passes on.
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
     return Accelerator(
         cpu=not torch.cuda.is_available(),
         mixed_precision="no",  # the loss chooses its own precision
         kwargs_handlers=[
-            # The rotary tables never change.
+            # The rotary tables never change, and gloo does not send complex numbers.
             DistributedDataParallelKwargs(broadcast_buffers=False),
             # Encoding and the report take one process longer than the others would wait.
             InitProcessGroupKwargs(timeout=timedelta(days=1)),
