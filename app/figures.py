@@ -12,7 +12,9 @@ import threading
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 
+from app.summary import TITLES
 from lantern.trace import DecodeTrace
 
 # matplotlib keeps global settings and is not thread-safe; handlers run in many threads.
@@ -21,42 +23,44 @@ matplotlib.rcParams["svg.fonttype"] = "none"
 matplotlib.rcParams["font.family"] = ["DejaVu Sans"]
 
 INK, FAINT = "#010101", "#020202"
+# Mode -> colour, hatch of the bars and style of the mean's line: any one of them tells lanes apart.
 LANES = {
-    "eagle2": ("EAGLE-2", "#030303", None),
-    "lantern": ("LANTERN", "#040404", "////"),
+    "eagle2": ("#030303", None, "--"),
+    "lantern": ("#040404", "////", "-"),
+    "eagle2-coupled": ("#050505", "...", ":"),
+    "lantern-coupled": ("#060606", "xxxx", "-."),
 }
 _CSS = {
     INK: "currentColor",
     FAINT: "var(--border-color-primary)",
-    "#030303": "var(--lt-eagle2)",
-    "#040404": "var(--lt-lantern)",
-}
+} | {colour: f"var(--lt-{mode})" for mode, (colour, _, _) in LANES.items()}
 
 
 def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
-    """Share of target passes by accepted length, EAGLE-2 and LANTERN side by side, means marked."""
+    """Share of target passes by accepted length, drafting modes side by side, means marked."""
     longest = max(max(trace.accepted_lengths) for trace in traces.values())
     lengths = range(1, longest + 1)
     with _LOCK:
         figure = Figure(figsize=(5.2, 2.7), layout="constrained")
         axes = figure.add_subplot()
-        top = 0.0
-        for offset, mode in ((-0.2, "eagle2"), (0.2, "lantern")):
-            name, colour, hatch = LANES[mode]
+        lanes = [mode for mode in LANES if mode in traces]
+        top = max(100 * max(t.accepted_lengths.values()) / t.steps for t in traces.values())
+        keys, labels = [], []
+        for place, mode in enumerate(lanes):
+            colour, hatch, style = LANES[mode]
             trace = traces[mode]
-            label = f"{name}, mean {trace.mean_accepted_length:.2f}"
-            counts = [trace.accepted_lengths.get(length, 0) for length in lengths]
-            shares = [100 * count / trace.steps for count in counts]
-            top = max(top, *shares)
-            axes.bar(
-                [length + offset for length in lengths], shares, 0.38, color=colour, hatch=hatch,
-                edgecolor=INK, linewidth=0.6, label=label,
+            mean = trace.mean_accepted_length
+            offset = 0.8 * ((place + 0.5) / len(lanes) - 0.5)
+            shares = [100 * trace.accepted_lengths.get(n, 0) / trace.steps for n in lengths]
+            bars = axes.bar(
+                [length + offset for length in lengths], shares, 0.76 / len(lanes), color=colour,
+                hatch=hatch, edgecolor=INK, linewidth=0.6,
             )  # fmt: skip
-        for mode, style in (("eagle2", "--"), ("lantern", "-")):
-            mean, colour = traces[mode].mean_accepted_length, LANES[mode][1]
-            axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
+            line = axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
+            keys.append((bars, line))
+            labels.append(f"{TITLES[mode]}, {mean:.2f}")
         axes.set_xlim(0.4, longest + 0.6)
-        axes.set_ylim(0, top * 1.22)  # room for the legend above the bars
+        axes.set_ylim(0, top * (1.34 if len(lanes) > 2 else 1.22))  # room for the legend
         axes.set_xticks(list(lengths))
         axes.set_xlabel("tokens committed by one target pass", color=INK)
         axes.set_ylabel("% of passes", color=INK)
@@ -64,7 +68,11 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
         for side, spine in axes.spines.items():
             spine.set_color(FAINT)
             spine.set_visible(side in ("left", "bottom"))
-        axes.legend(frameon=False, labelcolor=INK, loc="upper center", ncols=2)
+        axes.legend(
+            keys, labels, title="mean", title_fontsize="small", alignment="left", frameon=False,
+            labelcolor=INK, loc="upper center", ncols=2, fontsize="small", handlelength=3.2,
+            handler_map={tuple: HandlerTuple(ndivide=None)},
+        )  # fmt: skip
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return _themed(out.getvalue(), "Histogram of accepted lengths")

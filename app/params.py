@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lantern import checkpoints
 from lantern.acceptance import RULES
-from lantern.config import MAX_K, MAX_SEED
+from lantern.config import ALL_MODES, MAX_K, MAX_SEED, MODES
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,22 @@ BOUNDS = {
     "nodes": Bound(1, 64, whole=True),
     "depth": Bound(1, 10, whole=True),
     "branch": Bound(1, 16, whole=True),
+    "factor": Bound(1, 1000),
 }
+# Words to choose from, and what the choice is called in a sentence.
+CHOICES = {
+    "rule": ("rule", tuple(RULES)),
+    "pick": ("pick", ("first", "nearest")),
+    "growth": ("tree growth", ("dynamic", "static")),
+}
+SWITCHES = ("coupled", "auto")
 
 
 @dataclass(frozen=True)
 class RunParams:
     """One Compare run; every mode shares these. ``prompt`` is a class name where the model draws
-    classes."""
+    classes. ``coupled`` adds the coupled modes, ``auto`` lets every mode use the draft tree that
+    suits this device instead of nodes, depth and branch."""
 
     model: str
     prompt: str
@@ -55,6 +64,11 @@ class RunParams:
     depth: int
     branch: int
     rule: str
+    factor: float
+    pick: str
+    growth: str
+    coupled: bool
+    auto: bool
 
     @classmethod
     def names(cls) -> list[str]:
@@ -63,23 +77,26 @@ class RunParams:
     @classmethod
     def from_values(cls, *values) -> RunParams:
         """Build from values in field order; ValueError with the first problem."""
-        for name, value in zip(cls.names(), values, strict=True):
+        given = dict(zip(cls.names(), values, strict=True))
+        for name, value in given.items():
             message = problem(name, value)
             if message:
                 raise ValueError(message)
-        numbers = {
-            name: int(value) if BOUNDS[name].whole else float(value)
-            for name, value in zip(cls.names(), values, strict=True)
-            if name in BOUNDS
-        }
-        return cls(model=values[0], prompt=values[1], rule=values[-1], **numbers)
+        for name, bound in BOUNDS.items():
+            given[name] = int(given[name]) if bound.whole else float(given[name])
+        return cls(**given)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """What is drawn, in this order, as far as the model can."""
+        return ALL_MODES if self.coupled else MODES
 
     def decode_changes(self) -> dict:
         """Keyword arguments for ``Pipeline.options``."""
         return {name: getattr(self, name) for name in self.names() if name not in _NOT_DECODING}
 
 
-_NOT_DECODING = ("model", "prompt")
+_NOT_DECODING = ("model", "prompt", *SWITCHES)
 
 
 def draws_classes(model) -> bool:
@@ -107,8 +124,11 @@ def problem(name: str, value) -> str | None:
         if len(value) > MAX_PROMPT:
             return f"The prompt is too long (at most {MAX_PROMPT} characters); shorten it."
         return None
-    if name == "rule":
-        return None if value in RULES else f"Choose a rule: {', '.join(RULES)}."
+    if name in CHOICES:
+        title, words = CHOICES[name]
+        return None if value in words else f"Choose a {title}: {', '.join(words)}."
+    if name in SWITCHES:
+        return None if isinstance(value, bool) else f"{name} must be true or false."
     bound = BOUNDS[name]
     label = name.replace("_", "-")
     expected = f"{label} must be a {'whole ' if bound.whole else ''}number from "

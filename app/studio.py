@@ -13,17 +13,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from PIL.Image import Image
 
 from app.params import RunParams, draws_classes, problem, sentence_case
 from lantern import checkpoints
-from lantern.config import MODES
+from lantern.config import DecodeOptions
 from lantern.pipeline import Pipeline
 from lantern.runtime import release_memory
-from lantern.trace import DecodeTrace
+from lantern.trace import DecodeTrace, StepEvent
+from lantern.tuning import Tuner
 
 log = logging.getLogger("lantern.studio")
 
@@ -31,7 +32,7 @@ PREVIEW_SECONDS = 0.25
 MAX_WAITING = 20
 MAX_SECONDS = 180.0
 
-QUEUED, LOADING, RUNNING = "queued", "loading", "running"
+QUEUED, LOADING, MEASURING, RUNNING = "queued", "loading", "measuring", "running"
 DONE, STOPPED, FAILED = "done", "stopped", "failed"
 
 
@@ -40,7 +41,7 @@ class QueueFull(RuntimeError):
 
 
 class _Stopped(Exception):
-    """The visitor left or stopped while the model was loading."""
+    """The visitor left or stopped before the first lane."""
 
 
 @dataclass(eq=False)
@@ -56,8 +57,8 @@ class Lane:
 @dataclass(eq=False)
 class Job:
     """A run of one visitor, or without ``params`` only the loading of a model. ``message`` says
-    what is being loaded or what went wrong. ``replaced``: the visitor has asked for something else
-    since. ``version`` grows with every change a reader might want to see."""
+    what is being loaded or measured, or what went wrong. ``replaced``: the visitor has asked for
+    something else since. ``version`` grows with every change a reader might want to see."""
 
     model: str
     owner: str
@@ -88,6 +89,23 @@ class Job:
         return self.state in (DONE, STOPPED, FAILED)
 
 
+class _Interruptible:
+    """A pipeline that ends its runs with _Stopped once ``stopped`` says so: the tuner measures
+    through it, so that Stop works within a step there too."""
+
+    def __init__(self, pipeline: Pipeline, stopped: Callable[[], bool]):
+        self._pipeline, self._stopped = pipeline, stopped
+
+    def __getattr__(self, name: str):
+        return getattr(self._pipeline, name)
+
+    def stream(self, *arguments) -> Iterator[StepEvent]:
+        for event in self._pipeline.stream(*arguments):
+            if self._stopped():
+                raise _Stopped
+            yield event
+
+
 class Studio:
     """One model at a time behind one worker thread. ``model`` is the one visitors start with;
     ``load`` stands in for ``Pipeline.load`` in tests."""
@@ -96,6 +114,7 @@ class Studio:
         self.model = model
         self.vocabulary: dict[str, int] = {}  # of every model that was ever loaded
         self.pipeline: Pipeline | None = None
+        self._tuner: Tuner | None = None
         self._load = load
         self._line: deque[Job] = deque()
         self._current: Job | None = None
@@ -241,12 +260,13 @@ class Studio:
         if message:
             raise FileNotFoundError(message)  # and the model that is loaded stays
         progress("target")
-        self.pipeline = None
+        self.pipeline = self._tuner = None
         release_memory()
         pipeline = self._load(model, progress=progress)
         progress("first steps")
         pipeline.warm_up()
         self.vocabulary[model] = pipeline.vocab_size
+        self._tuner = Tuner(_Interruptible(pipeline, lambda: self._current.cancel.is_set()))
         self.pipeline = pipeline
 
     def _run(self, job: Job, params: RunParams) -> None:
@@ -256,13 +276,19 @@ class Studio:
         except ValueError as error:
             job.update(state=FAILED, message=sentence_case(str(error)))
             return
+        try:
+            lanes = self._options(job, params)
+        except _Stopped:
+            job.update(state=STOPPED)
+            return
         began = time.monotonic()
         job.update(state=RUNNING, message="")
-        pipeline.warm_up(pipeline.options(**params.decode_changes()))
-        for mode in [mode for mode in MODES if mode in pipeline.modes]:
-            options = pipeline.options(mode=mode, **params.decode_changes())
-            lane = Lane(mode, pipeline.new_trace(params.prompt, options))
-            job.lanes[mode] = lane
+        for options in lanes:
+            pipeline.warm_up(options)
+        for options in lanes:
+            lane = Lane(options.mode, pipeline.new_trace(params.prompt, options))
+            lane.trace.options["auto_tree"] = params.auto
+            job.lanes[lane.mode] = lane
             next_preview = time.monotonic() + PREVIEW_SECONDS
             stream = pipeline.stream(params.prompt, options, lane.trace)
             try:
@@ -287,5 +313,27 @@ class Studio:
                 job.update(state=STOPPED)
                 return
             lane.image, lane.finished = pipeline.finish(lane.trace), True
+            # Only of tuned runs: the tuner measures a large tree for options it has seen nothing
+            # of, and a run with a small one would keep it from ever looking further.
+            if params.auto and lane.mode != "ar":
+                self._tuner.observe(lane.trace)
             job.update()
         job.update(state=DONE)
+
+    def _options(self, job: Job, params: RunParams) -> list[DecodeOptions]:
+        """What every lane decodes with, in order; with ``auto`` each has a tree of its own."""
+        pipeline, changes = self.pipeline, params.decode_changes()
+        lanes = [
+            pipeline.options(mode=mode, **changes)
+            for mode in params.modes
+            if mode in pipeline.modes
+        ]
+        if params.auto and len(lanes) > 1:
+            job.update(state=MEASURING, message="Measuring this device …")
+            lanes = [self._tuned(options) for options in lanes]
+        return lanes
+
+    def _tuned(self, options: DecodeOptions) -> DecodeOptions:
+        """With the tree that suits this device, grown the way the visitor chose."""
+        tuned = self._tuner.choose(options)
+        return replace(tuned, tree=replace(tuned.tree, growth=options.tree.growth))

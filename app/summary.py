@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from lantern.config import MODES
 from lantern.trace import EXACT, RELAXED, TARGET, DecodeTrace
 
-TITLES = {"ar": "AR", "eagle2": "EAGLE-2", "lantern": "LANTERN"}
+TITLES = {
+    "ar": "AR",
+    "eagle2": "EAGLE-2",
+    "lantern": "LANTERN",
+    "eagle2-coupled": "EAGLE-2 coupled",
+    "lantern-coupled": "LANTERN coupled",
+}
 SUBTITLES = {
     "ar": "one token a pass",
     "eagle2": "drafts, lossless",
     "lantern": "drafts, neighbours may stand in",
+    "eagle2-coupled": "drafts share the noise, lossless",
+    "lantern-coupled": "drafts share the noise, neighbours may stand in",
 }
 
 # Margins in perturbed fp32 logits below this can flip between a tree pass and a one-token pass.
@@ -60,29 +69,35 @@ def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
     return (
         f'<div class="lt-card lt-{mode}"><div class="lt-head"><b>{big}</b><span>{note}</span></div>'
-        f"<dl>{cells}</dl></div>"
+        f"<dl>{cells}</dl>{_tuned_tree(mode, trace)}</div>"
     )
 
 
-def sentence(traces: dict[str, DecodeTrace]) -> str:
-    """What this run showed, in plain words; empty until all three lanes are complete."""
-    if not all(mode in traces and traces[mode].complete for mode in TITLES):
+def _tuned_tree(mode: str, trace: DecodeTrace) -> str:
+    """The tree that was chosen for this lane; nothing if the visitor chose it."""
+    options = trace.options
+    if mode == "ar" or not options.get("auto_tree"):
         return ""
-    ar, eagle, lantern = (traces[mode] for mode in TITLES)
+    size = f"tree {options['nodes']} × {options['depth']} × {options['branch']}"
+    text = "no drafts: a tree would not pay" if options["nodes"] == 1 else size
+    return f'<p class="lt-tree" title="nodes × depth × guesses a level">{text}</p>'
+
+
+def sentence(traces: dict[str, DecodeTrace]) -> str:
+    """What this run showed, in plain words; empty until the three standard lanes are complete."""
+    traces = {mode: trace for mode, trace in traces.items() if trace.complete}
+    if not all(mode in traces for mode in MODES):
+        return ""
+    ar, eagle, lantern = (traces[mode] for mode in MODES)
     total = len(ar.tokens)
-    where = ar.first_difference(eagle)
-    if where is None:
+    difference = _difference(ar, eagle)
+    if not difference:
         first = (
             f"EAGLE-2 drew AR's image <b>token for token</b> in {eagle.steps} target passes "
             f"instead of {ar.steps}"
         )
     else:
-        margin = ar.token_events[where].margin
-        cause = "a tie within rounding" if margin < ROUNDING else "which rounding does not explain"
-        first = (
-            f"EAGLE-2 took {eagle.steps} target passes instead of {ar.steps} and first differs "
-            f"from AR at token {where}, margin {margin:.1e}, {cause}"
-        )
+        first = f"EAGLE-2 took {eagle.steps} target passes instead of {ar.steps} and {difference}"
     relaxed = lantern.kinds[RELAXED]
     if relaxed:
         second = (
@@ -95,7 +110,38 @@ def sentence(traces: dict[str, DecodeTrace]) -> str:
         f"That made EAGLE-2 {ratio(ar, eagle)} and LANTERN {ratio(ar, lantern)} in this run "
         f"({ar.environment['device'].upper()}, {ar.environment['dtype']})."
     )
-    return f"<p class='lt-sentence'>{first}; {second}. {speeds}</p>"
+    return f"<p class='lt-sentence'>{first}; {second}. {speeds}{_coupling(traces)}</p>"
+
+
+def _difference(ar: DecodeTrace, other: DecodeTrace) -> str:
+    """Where a lossless lane first differs from AR and why; empty if it does not."""
+    where = ar.first_difference(other)
+    if where is None:
+        return ""
+    margin = ar.token_events[where].margin
+    cause = "a tie within rounding" if margin < ROUNDING else "which rounding does not explain"
+    return f"first differs from AR at token {where}, margin {margin:.1e}, {cause}"
+
+
+def _coupling(traces: dict[str, DecodeTrace]) -> str:
+    """What coupled drafting brought, from complete lanes; empty if it was not drawn."""
+    if "eagle2-coupled" not in traces:
+        return ""
+    ar, eagle = traces["ar"], traces["eagle2-coupled"]
+    image = _difference(ar, eagle) or "is still AR's image token for token"
+    text = (
+        f" Coupled, EAGLE-2 took <b>{eagle.steps}</b> passes instead of {traces['eagle2'].steps}, "
+        f"was {ratio(ar, eagle)} and {image}"
+    )
+    if "lantern-coupled" in traces:
+        lantern = traces["lantern-coupled"]
+        text += (
+            f"; LANTERN took <b>{lantern.steps}</b> instead of {traces['lantern'].steps} "
+            f"and was {ratio(ar, lantern)}"
+        )
+    if ar.options["temperature"] == 0:
+        text += " (at temperature 0 there is no noise to share)"
+    return text + "."
 
 
 def ratio(ar: DecodeTrace, other: DecodeTrace) -> str:
@@ -107,11 +153,12 @@ def ratio(ar: DecodeTrace, other: DecodeTrace) -> str:
 
 
 def map_data(trace: DecodeTrace, image_url: str) -> dict:
-    """What the token map shows of a complete trace: plain numbers and one image."""
+    """What the token map shows of one lane's complete trace: plain numbers and one image."""
     kinds = trace.kinds
     total = len(trace.tokens)
     letter = {EXACT: "e", RELAXED: "r", TARGET: "t"}
     return {
+        "lane": TITLES[trace.mode],
         "image": image_url,
         "grid": trace.grid,
         "kinds": "".join(letter[t.kind] for t in trace.token_events),

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from conftest import make_caption, make_decoder
 from PIL import Image
-from test_trace import hand_made
 
-from app.figures import accepted_length_histogram
 from app.params import BOUNDS, RunParams, problem
-from app.studio import DONE, FAILED, STOPPED, QueueFull, Studio
-from app.summary import lane_card, map_data, sentence
+from app.studio import DONE, FAILED, MEASURING, STOPPED, QueueFull, Studio
+from app.summary import lane_card
 from app.tabs import compare_run
-from lantern.config import MODES
+from lantern.config import ALL_MODES, MODES, TreeShape
 from lantern.pipeline import ModelInfo
 from lantern.trace import DecodeTrace
 
-GOOD = ("emoji-128", "a cat", 7, 100, 0.2, 1.0, 2.0, 0, 1.0, 8, 3, 3, "tvd")
+GOOD = ("emoji-128", "a cat", 7, 100, 0.2, 1.0, 2.0, 0, 1.0, 8, 3, 3, "tvd",
+        2.0, "first", "dynamic", False, False)  # fmt: skip
 
 
 class SmallPipeline:
@@ -30,11 +30,12 @@ class SmallPipeline:
     vocab_size = 64
     pause = 0.0
     fail = False
-    modes = MODES
+    modes = ALL_MODES
 
     def __init__(self, name="emoji-128"):
         self.name = name
         self.decoder = make_decoder()
+        self.device = torch.device("cpu")
         self.info = ModelInfo("tiny", {"top_k": 0}, ("a cat",))
         self.text = self
         self.running, self.most = 0, 0
@@ -50,7 +51,7 @@ class SmallPipeline:
     def new_trace(self, prompt, options):
         return DecodeTrace("tiny", prompt, options.to_dict(), 4, {"device": "cpu", "dtype": "f"})
 
-    def stream(self, prompt, options, trace):
+    def stream(self, prompt, options, trace=None):
         if self.fail:
             raise RuntimeError("out of memory")
         self.running += 1
@@ -58,7 +59,8 @@ class SmallPipeline:
         try:
             for event in self.decoder.stream(*make_caption(), options):
                 time.sleep(self.pause)
-                trace.events.append(event)
+                if trace is not None:
+                    trace.events.append(event)
                 yield event
         finally:
             self.running -= 1
@@ -120,13 +122,80 @@ def test_empty_prompts_are_answered_with_an_example(prompt):
 
 def test_fractions_are_refused_where_a_whole_number_is_needed():
     assert problem("k", 1.5) and problem("seed", 0.1) and problem("delta", 0.35) is None
-    assert problem("rule", "warp")
+
+
+@pytest.mark.parametrize("name, words", [
+    ("rule", "Choose a rule: tvd, jsd, multiplicative."),
+    ("pick", "Choose a pick: first, nearest."), ("growth", "Choose a tree growth: dynamic, static."),
+    ("coupled", "coupled must be true or false."), ("auto", "auto must be true or false."),
+])  # fmt: skip
+@pytest.mark.parametrize("value", ["warp", None, 1, ["tvd"], {}])
+def test_bad_choices_are_answered_with_the_good_ones(name, words, value):
+    assert problem(name, value) == words
+    with pytest.raises(ValueError, match=words[:12]):
+        params(**{name: value})
+
+
+def test_the_coupled_lanes_and_the_tuned_tree_are_not_decode_options():
+    chosen = params(coupled=True, auto=True, rule="jsd", pick="nearest", growth="static")
+    assert chosen.modes == ALL_MODES and params().modes == MODES
+    changes = chosen.decode_changes()
+    assert not {"coupled", "auto", "model", "prompt"} & set(changes)
+    assert (changes["rule"], changes["pick"], changes["growth"]) == ("jsd", "nearest", "static")
 
 
 def test_a_run_draws_three_lanes(studio):
     job = finish(studio.submit(params(), "a"))
     assert job.state == DONE and list(job.lanes) == ["ar", "eagle2", "lantern"]
     assert all(lane.finished and lane.trace.complete for lane in job.lanes.values())
+    assert job.lanes["eagle2"].trace.tokens == job.lanes["ar"].trace.tokens
+
+
+def test_coupled_drafting_adds_two_lanes(studio):
+    job = finish(studio.submit(params(coupled=True), "a"))
+    assert job.state == DONE and tuple(job.lanes) == ALL_MODES
+    tokens = {mode: lane.trace.tokens for mode, lane in job.lanes.items()}
+    assert tokens["eagle2-coupled"] == tokens["eagle2"] == tokens["ar"]
+    assert all(lane.finished for lane in job.lanes.values())
+    assert not any(lane.trace.options["auto_tree"] for lane in job.lanes.values())
+
+
+def test_tuned_lanes_have_trees_of_their_own_and_teach_the_tuner(studio, monkeypatch):
+    size = {"eagle2": 3, "lantern": 6, "eagle2-coupled": 8, "lantern-coupled": 12}
+    seen = []
+    monkeypatch.setattr(studio._tuner, "observe", seen.append)
+
+    def choose(options):
+        return replace(options, tree=TreeShape(size.get(options.mode, 1), 2, 2))
+
+    monkeypatch.setattr(studio._tuner, "choose", choose)
+    job = finish(studio.submit(params(coupled=True, auto=True, growth="static"), "a"))
+    assert job.state == DONE, job.message
+    for mode, nodes in size.items():
+        trace = job.lanes[mode].trace
+        assert (trace.options["nodes"], trace.options["growth"]) == (nodes, "static")
+        assert f"tree {nodes} × 2 × 2" in lane_card(mode, trace, None)
+    assert "tree" not in lane_card("ar", job.lanes["ar"].trace, None)
+    assert [trace.mode for trace in seen] == list(size)
+    finish(studio.submit(params(), "a"))
+    assert len(seen) == len(size)
+
+
+def test_measuring_is_announced_works_and_can_be_stopped(studio, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    studio.pipeline.pause = 0.05
+    job = studio.submit(params(auto=True), "a")
+    while job.state != MEASURING:
+        job.wait(job.version, 0.1)
+    view, shown = make_view(), {}
+    changes = compare_run._progress(studio, view, job, shown)
+    assert "Measuring this device …" in changes["status"] and "Measuring" in changes["card ar"]
+    studio.stop("a")
+    began = time.monotonic()
+    assert finish(job).state == STOPPED and not job.lanes and time.monotonic() - began < 2
+    studio.pipeline.pause = 0.0
+    job = finish(studio.submit(params(auto=True), "a"), 60)
+    assert job.state == DONE and list(tmp_path.rglob("costs-*.json"))
     assert job.lanes["eagle2"].trace.tokens == job.lanes["ar"].trace.tokens
 
 
@@ -203,7 +272,8 @@ def test_stopping_after_the_last_token_keeps_the_run_done(studio):
 
 def test_every_control_reaches_the_decoder(studio):
     chosen = dict(seed=11, k=5, delta=0.35, temperature=0.8, cfg=3.5, top_k=40, top_p=0.9, nodes=6,
-                  depth=2, branch=4)  # fmt: skip
+                  depth=2, branch=4, rule="multiplicative", factor=3.5, pick="nearest",
+                  growth="static")  # fmt: skip
     job = finish(studio.submit(params(**chosen), "a"))
     for lane in job.lanes.values():
         assert {name: lane.trace.options[name] for name in chosen} == chosen
@@ -234,8 +304,8 @@ def test_prompts_the_model_cannot_take_never_enter_the_line(studio):
 def make_view() -> compare_run.View:
     """Stands for the page: what matters is which component gets what."""
     return compare_run.View(
-        {mode: f"image {mode}" for mode in MODES},
-        {mode: f"card {mode}" for mode in MODES},
+        {mode: f"image {mode}" for mode in ALL_MODES},
+        {mode: f"card {mode}" for mode in ALL_MODES},
         "histogram", "map", "sentence", "status", "menu", "run", "stop",
     )  # fmt: skip
 
@@ -265,44 +335,12 @@ def test_closing_a_handler_from_another_thread_only_sets_a_flag(studio):
     assert len(job.lanes["ar"].trace.tokens) < 16
 
 
-def three_lanes():
-    studio = Studio(load=load_small)
-    job = finish(studio.submit(params(), "a"))
-    return {mode: lane.trace for mode, lane in job.lanes.items()}
-
-
-def test_the_sentence_says_what_happened():
-    traces = three_lanes()
-    text = sentence(traces)
-    assert "token for token" in text and f"{traces['eagle2'].steps} target passes" in text
-    assert f"{traces['lantern'].steps}" in text and "of 16</b> tokens" in text
-    assert sentence({"ar": traces["ar"]}) == ""
-    ar = traces["ar"]
-    for margin, words in ((1e-5, "a tie within rounding"), (0.5, "rounding does not explain")):
-        token = replace(ar.token_events[4], margin=margin)
-        close, other = (replace(ar, events=list(ar.events)) for _ in range(2))
-        close.events[4] = replace(ar.events[4], tokens=(token,))
-        other.events[4] = replace(ar.events[4], tokens=(replace(token, token=63 - token.token),))
-        text = sentence({"ar": close, "eagle2": other, "lantern": traces["lantern"]})
-        assert "differs from AR at token 4" in text and words in text
-
-
-def test_cards_never_claim_a_speed_before_the_lane_is_complete():
-    traces = three_lanes()
-    assert "the speed of AR" in lane_card("lantern", traces["lantern"], traces["ar"])
-    traces["lantern"].events = traces["lantern"].events[:2]
-    card = lane_card("lantern", traces["lantern"], traces["ar"])
-    assert "the speed of AR" not in card and "tokens so far" in card
-    assert "–" in lane_card("ar", None, None)
-
-
-def test_map_data_counts_every_token():
-    data = map_data(hand_made(), "data:,")
-    assert data["kinds"] == "trte" and data["counts"] == {"e": 1, "r": 1, "t": 2}
-    assert data["tokens"][1][:3] == [9, 4, 2]
-
-
-def test_histogram_is_themed_svg_with_both_means():
-    svg = accepted_length_histogram({"eagle2": hand_made("eagle2"), "lantern": hand_made()})
-    assert svg.startswith("<svg") and "var(--lt-lantern)" in svg and "currentColor" in svg
-    assert svg.count("mean 1.33") == 2 and "#010101" not in svg
+def test_a_five_lane_run_fills_the_page(studio):
+    view, values = make_view(), list(GOOD)
+    values[RunParams.names().index("coupled")] = True
+    *_, last = compare_run.run(studio, view, values, "a")
+    last = dict(zip(view.outputs, last, strict=True))
+    assert [lane["lane"] for lane in last["map"]["lanes"]] == ["LANTERN", "LANTERN coupled"]
+    assert "all five lanes" in last["status"] and "Coupled" in last["sentence"]
+    assert all(f"var(--lt-{mode})" in last["histogram"] for mode in ALL_MODES[1:])
+    assert all("the speed of AR" in last[f"card {mode}"] for mode in ALL_MODES[1:])

@@ -10,16 +10,18 @@ import pytest
 from test_app import finish, make_view
 from tiny_models import write_class_model
 
-from app.params import RunParams, draws_classes, problem
+from app.params import SWITCHES, RunParams, draws_classes, problem
 from app.studio import DONE, FAILED, LOADING, STOPPED, Studio
 from app.tabs import compare_run, model_menu
 from lantern.checkpoints import MODELS
+from lantern.config import ALL_MODES
 from lantern.pipeline import Pipeline
 
 CLASS, DRAFTED, LARGE = "llamagen-b-256", "llamagen-l-256", "llamagen-b-384"
 ABSENT = "llamagen-l-384"
 OPTIONS = dict(seed=7, k=20, delta=0.2, temperature=1.0, cfg=2.0, top_k=0, top_p=1.0, nodes=6,
-               depth=2, branch=2, rule="tvd")  # fmt: skip
+               depth=2, branch=2, rule="tvd", factor=2.0, pick="first",
+               growth="dynamic", coupled=False, auto=False)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +194,8 @@ def test_another_choice_breaks_off_the_load_before(slow):
 
 @pytest.fixture
 def controls():
-    names = [name for name in RunParams.names() if name not in ("model", "prompt", "seed")]
+    others = ("model", "prompt", "seed", *SWITCHES)
+    names = [name for name in RunParams.names() if name not in others]
     return SimpleNamespace(
         note="note", prompt="prompt", picker="picker", examples="examples",
         options={name: f"slider {name}" for name in names},
@@ -218,7 +221,7 @@ def test_choosing_a_model_sets_its_defaults_and_examples(studio, controls):
     assert changes["picker"]["value"] == "golden retriever"
     assert changes["prompt"].value == "golden retriever"  # the value that counts
     assert ["volcano"] in changes["examples"]["samples"]
-    for mode in ("eagle2", "lantern"):
+    for mode in ALL_MODES[1:]:
         card = changes[f"card {mode}"]
         assert "This model has no drafter yet; train one with" in card
         assert f"--model {CLASS}" in card
@@ -267,7 +270,8 @@ def test_larger_grids_have_maps_and_histograms(studio):
     shown = [outputs(view.outputs, v) for v in compare_run.run(studio, view, values, "a")]
     assert any("Loading LlamaGen-B 384 px" in s.get("card lantern", "") for s in shown)
     last = shown[-1]
-    assert last["map"]["grid"] == 24 and len(last["map"]["kinds"]) == 576
+    (lane,) = last["map"]["lanes"]
+    assert lane["grid"] == 24 and len(lane["kinds"]) == 576
     assert last["histogram"].startswith("<svg") and last["image lantern"].size == (384, 384)
 
 

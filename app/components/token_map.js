@@ -4,6 +4,8 @@ const IDLE = cellText.textContent;
 const LEGEND = {};
 for (const node of element.querySelectorAll("[data-kind]")) LEGEND[node.dataset.kind] = [node, node.textContent];
 const NAMES = { e: "exact draft", r: "relaxed draft", t: "target's own" };
+const laneName = element.querySelector(".lane");
+const lanesBox = element.querySelector(".lanes");
 const picture = new Image();
 let data = null;
 let chosen = -1;
@@ -77,9 +79,8 @@ function choose(i) {
   draw();
 }
 
-function load() {
-  const value = props.value;
-  data = value && value.kinds ? value : null;
+function show(lane) {
+  data = lane;
   chosen = -1;
   cellText.textContent = IDLE;
   for (const kind in LEGEND) {
@@ -87,12 +88,31 @@ function load() {
     node.textContent = data ? `${data.shares[kind]} % ${text}` : text;
   }
   canvas.setAttribute("aria-label", data
-    ? `Token map of LANTERN's image: ${data.counts.e} tokens exact, ${data.counts.r} relaxed, ${data.counts.t} the target's own.`
+    ? `Token map of ${data.lane}'s image: ${data.counts.e} tokens exact, ${data.counts.r} relaxed, ${data.counts.t} the target's own.`
     : "Token map, empty until a run is complete");
   canvas.dataset.relaxed = data ? data.counts.r : "";
+  laneName.textContent = data ? data.lane : "LANTERN";
   if (!data) return draw();
   picture.onload = draw;
   picture.src = data.image;
+}
+
+function laneChoice(lane, first) {
+  const label = document.createElement("label");
+  const input = document.createElement("input");
+  input.type = "radio";
+  input.name = "lt-map-lane";
+  input.checked = first;
+  input.addEventListener("change", () => show(lane));
+  label.append(input, lane.lane);
+  return label;
+}
+
+function load() {
+  const lanes = (props.value && props.value.lanes) || [];
+  lanesBox.hidden = lanes.length < 2;
+  lanesBox.replaceChildren(...(lanes.length < 2 ? [] : lanes.map((lane, i) => laneChoice(lane, i === 0))));
+  show(lanes[0] || null);
 }
 
 canvas.addEventListener("mousemove", (event) => {

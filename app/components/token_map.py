@@ -1,4 +1,5 @@
-"""TokenMap: the image with a mark on every token. Fed with ``app.summary.map_data``."""
+"""TokenMap: the image with a mark on every token. Fed with ``app.summary.map_data`` of
+each lane to choose from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Compare tab: one prompt, three lanes, and what the difference was. Layout and wiring."""
+"""The Compare tab: one prompt, three or five lanes, and what the difference was; the layout."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 import gradio as gr
 
 from app.components.token_map import TokenMap
-from app.params import BOUNDS, RunParams, problem
+from app.params import RunParams, problem
 from app.studio import Studio
 from app.summary import TITLES, empty_card
-from app.tabs import model_menu
+from app.tabs import decode_controls, model_menu
 from app.tabs.compare_run import (
     EMPTY_HISTOGRAM,
     READY,
@@ -20,8 +20,7 @@ from app.tabs.compare_run import (
     status_line,
 )
 from app.tabs.model_menu import ModelControls
-from lantern.acceptance import RULES
-from lantern.config import MAX_SEED, MODES
+from lantern.config import ALL_MODES, COUPLED, MAX_SEED
 from lantern.pipeline import model_info
 
 
@@ -29,29 +28,17 @@ def build(studio: Studio) -> None:
     """Controls on the left, lanes and figures on the right."""
     with gr.Row(elem_classes="lt-compare"):
         with gr.Column(scale=0, min_width=310, elem_classes="lt-controls"):
-            controls, seed, run_button, stop, dice, status = _controls(studio)
+            controls, switches, seed, run_button, stop, dice, status = _controls(studio)
         with gr.Column(scale=1, min_width=340):
             view = _results(studio, status, controls.menu, run_button, stop)
-    inputs = [controls.menu, controls.prompt, seed, *controls.options.values()]
+    inputs = [
+        controls.menu, controls.prompt, seed, *controls.options.values(), *switches.values()
+    ]  # fmt: skip
     model_menu.wire(studio, controls, view)
     _wire(studio, inputs, view, dice)
 
 
 def _controls(studio: Studio):
-    defaults = model_info(studio.model).options().to_dict()
-
-    def slider(name: str, label: str, step: float, high=None):
-        bound = BOUNDS[name]
-        return gr.Slider(
-            bound.low,
-            bound.high if high is None else high,
-            value=defaults[name],
-            step=step,
-            label=label,
-            buttons=[],  # Gradio's reset knows only the defaults of the first model
-            elem_id=f"lt-{name}",
-        )
-
     menu, note = model_menu.menu(studio)
     prompt, picker = model_menu.prompt_or_class(studio)
     with gr.Row(elem_classes="lt-buttons"):
@@ -66,27 +53,11 @@ def _controls(studio: Studio):
         with gr.Column(min_width=110):
             dice = gr.Button("New seed", elem_id="lt-dice", size="sm")
             reset = gr.Button("Model defaults", elem_id="lt-reset", size="sm")
-    options = {
-        "k": slider("k", "k (neighbours)", 1),
-        "delta": slider("delta", "delta (borrowed)", 0.01),
-        "temperature": slider("temperature", "temperature", 0.05),
-        "cfg": slider("cfg", "CFG (guidance)", 0.1, high=10),
-    }
-    with gr.Accordion("More", open=False, elem_id="lt-more"):
-        options |= {
-            "top_k": slider("top_k", "top-k (0 = off)", 1, high=studio.vocabulary[studio.model]),
-            "top_p": slider("top_p", "top-p (1 = off)", 0.01),
-            "nodes": slider("nodes", "tree nodes", 1),
-            "depth": slider("depth", "tree depth", 1),
-            "branch": slider("branch", "guesses a level", 1),
-            "rule": gr.Dropdown(
-                list(RULES), value=defaults["rule"], label="rule", elem_id="lt-rule",
-                info="how the borrowed probability is measured",
-            ),
-        }  # fmt: skip
+    defaults = model_info(studio.model).options().to_dict()
+    decode = decode_controls.build(defaults, studio.vocabulary[studio.model])
     examples = model_menu.examples(studio)
-    controls = ModelControls(menu, note, prompt, picker, options, reset, examples)
-    return controls, seed, run_button, stop, dice, status
+    controls = ModelControls(menu, note, prompt, picker, decode.options, reset, examples)
+    return controls, decode.switches, seed, run_button, stop, dice, status
 
 
 def _results(
@@ -94,8 +65,11 @@ def _results(
 ) -> View:
     images, cards = {}, {}
     with gr.Row(equal_height=True, elem_classes="lt-lanes"):
-        for mode in MODES:
-            with gr.Column(min_width=200, elem_classes=["lt-lane", f"lt-lane-{mode}"]):
+        for mode in ALL_MODES:
+            # Style alone hides the lanes that are not asked for: at once, and without a moment in
+            # which a run could write into lanes that are not on the page yet.
+            added = ["lt-added"] if mode in COUPLED else []
+            with gr.Column(min_width=200, elem_classes=["lt-lane", f"lt-lane-{mode}", *added]):
                 images[mode] = gr.Image(
                     label=TITLES[mode],
                     format="png",
@@ -133,13 +107,13 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
 
     def compare(
         model, prompt, seed, k, delta, temperature, cfg, top_k, top_p, nodes, depth, branch, rule,
-        request: gr.Request,
+        factor, pick, growth, coupled, auto, request: gr.Request,
     ):  # fmt: skip
-        """Draw one prompt in AR, EAGLE-2 and LANTERN mode and compare them. Models that draw
-        classes take the name of a class as the prompt."""
+        """Draw one prompt in AR, EAGLE-2 and LANTERN mode, with ``coupled`` also in the two coupled
+        ones, and compare them. Models that draw classes take the name of a class as the prompt."""
         values = (
             model, prompt, seed, k, delta, temperature, cfg, top_k, top_p, nodes, depth, branch,
-            rule,
+            rule, factor, pick, growth, coupled, auto,
         )  # fmt: skip
         yield from run(studio, view, values, request.session_hash or "api")
 

@@ -13,7 +13,17 @@ import gradio as gr
 from app.components.token_map import TokenMap
 from app.figures import accepted_length_histogram
 from app.params import RunParams
-from app.studio import FAILED, LOADING, QUEUED, RUNNING, STOPPED, Job, QueueFull, Studio
+from app.studio import (
+    FAILED,
+    LOADING,
+    MEASURING,
+    QUEUED,
+    RUNNING,
+    STOPPED,
+    Job,
+    QueueFull,
+    Studio,
+)
 from app.summary import TITLES, empty_card, lane_card, map_data, no_drafter_card, sentence
 from lantern import checkpoints
 
@@ -64,7 +74,8 @@ def status_line(text: str, kind: str = "") -> str:
 
 
 def lane_notes(view: View, model: str, loading: str = "") -> dict:
-    """Cards of empty lanes: what is being loaded, or that the model cannot fill the lane."""
+    """Cards of empty lanes: what is being loaded or measured, or that the model cannot fill the
+    lane."""
     drafts = checkpoints.find(model, "drafter") is not None
     return {
         card: empty_card(mode, loading) if drafts or mode == "ar" else no_drafter_card(mode, model)
@@ -122,7 +133,7 @@ def _progress(studio: Studio, view: View, job: Job, shown: dict) -> dict:
         ahead = studio.ahead_of(job)
         runs = "1 run is" if ahead == 1 else f"{ahead} runs are"
         text = loading or (f"In line: {runs} ahead of yours." if ahead else "Starting …")
-    elif job.state == LOADING:
+    elif job.state in (LOADING, MEASURING):
         text = loading = job.message
     if loading != shown.get("loading", ""):
         shown["loading"] = loading
@@ -150,13 +161,14 @@ def _final(view: View, job: Job) -> dict:
         if lane.image is not None:
             changes[view.images[mode]] = lane.image
         changes[view.cards[mode]] = lane_card(mode, lane.trace, traces["ar"])
-    finished = {mode for mode, lane in job.lanes.items() if lane.finished}
-    if {"eagle2", "lantern"} <= finished:
+    finished = {mode: lane for mode, lane in job.lanes.items() if lane.finished}
+    if "lantern" in finished:
         changes[view.histogram] = accepted_length_histogram(
-            {mode: traces[mode] for mode in ("eagle2", "lantern")}
+            {mode: lane.trace for mode, lane in finished.items() if mode != "ar"}
         )
-        lane = job.lanes["lantern"]
-        changes[view.token_map] = map_data(lane.trace, _data_url(lane.image))
+        relaxed = [finished[mode] for mode in ("lantern", "lantern-coupled") if mode in finished]
+        maps = [map_data(lane.trace, _data_url(lane.image)) for lane in relaxed]
+        changes[view.token_map] = {"lanes": maps}
         changes[view.sentence] = sentence(traces)
     changes[view.status] = _final_status(job, traces)
     return changes | _controls(view, running=False)
@@ -175,7 +187,8 @@ def _final_status(job: Job, traces: dict) -> str:
         )
     if list(traces) == ["ar"]:
         return status_line("Done, in AR alone: this model has no drafter.", "done")
-    return status_line("Done. Same seed, same luck in all three lanes.", "done")
+    lanes = {3: "three", 5: "five"}[len(traces)]
+    return status_line(f"Done. Same seed, same luck in all {lanes} lanes.", "done")
 
 
 def _data_url(image) -> str:

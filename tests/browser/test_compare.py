@@ -138,6 +138,53 @@ def test_a_visitor_presses_run_and_gets_three_images(page):
     assert not serious(page)
 
 
+def test_five_lanes_on_one_row(page):
+    for mode in ("eagle2-coupled", "lantern-coupled"):
+        expect(page.locator(f"#lt-card-{mode}")).to_be_hidden()
+    page.get_by_label("Add coupled drafting").check()
+    run(page)
+    expect(page.locator("#lt-status")).to_contain_text("all five lanes")
+    modes = ("ar", "eagle2", "lantern", "eagle2-coupled", "lantern-coupled")
+    boxes = [page.locator(f"#lt-image-{mode}").bounding_box() for mode in modes]
+    assert len({round(box["y"]) for box in boxes}) == 1 and boxes[-1]["x"] + 180 < 1440
+    box = page.locator("#lt-histogram").bounding_box()
+    assert box["y"] + 200 < 900  # the figures begin on the first screen
+    assert picture(page, "eagle2-coupled").tobytes() == picture(page, "ar").tobytes()
+    text = page.locator("#lt-sentence").inner_text()
+    assert re.search(r"Coupled, EAGLE-2 took \d+ passes instead of \d+, was", text)
+    assert "is still AR's image token for token" in text
+    for name in ("EAGLE-2 coupled", "LANTERN coupled"):
+        expect(page.locator("#lt-histogram")).to_contain_text(name)
+    canvas = page.locator("#lt-map canvas")
+    page.get_by_role("radio", name="LANTERN coupled").check()
+    expect(canvas).to_have_attribute("aria-label", re.compile("LANTERN coupled's image"))
+    expect(page.locator("#lt-map .title")).to_contain_text("How LANTERN coupled's tokens")
+    assert not serious(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = [page.locator(f"#lt-image-{mode}").bounding_box() for mode in modes]
+    assert len({round(box["x"]) for box in boxes}) == 1
+
+
+def test_choices_under_more_change_what_can_be_set(page):
+    page.get_by_role("button", name="More").click()
+    delta = page.get_by_label("number input for delta (borrowed)")
+    nodes = page.get_by_label("number input for tree nodes")
+    expect(page.locator("#lt-factor")).to_have_count(0)
+    page.get_by_label("rule").click()
+    page.get_by_role("option", name="multiplicative").click()
+    expect(page.locator("#lt-factor")).to_be_visible()
+    expect(delta).to_be_disabled()
+    expect(page.locator("#lt-delta")).to_contain_text("not used by the multiplicative rule")
+    page.get_by_label("Tune tree to this device").check()
+    expect(nodes).to_be_disabled()
+    page.get_by_label("Tune tree to this device").uncheck()
+    expect(nodes).to_be_enabled()
+    page.get_by_role("button", name="Model defaults").click()
+    expect(delta).to_be_enabled()
+    expect(page.locator("#lt-factor")).to_have_count(0)
+
+
 def test_dark_theme_is_readable(browser, address):
     dark = browser.new_page(color_scheme="dark")
     dark.goto(address)
@@ -165,12 +212,16 @@ def test_a_closed_tab_ends_its_run(browser, page, address):
     ("k", 1.5, "k must be a whole"), ("delta", 2, "delta must be a number from 0 to 1"),
     ("cfg", 21, "cfg must be"), ("seed", -1, "seed must be"),
     ("temperature", 1e-9, "temperature must be 0"), ("prompt", "", "Write what to draw"),
-    ("rule", "warp", "Choose a rule"), ("model", "warp", "Choose a model: emoji-128"),
+    ("rule", "warp", "Choose a rule"), ("factor", 0.5, "factor must be a number from 1"),
+    ("pick", "last", "Choose a pick: first, nearest"), ("growth", 3, "Choose a tree growth"),
+    ("coupled", "yes", "coupled must be true or false"), ("auto", None, "auto must be true"),
+    ("model", "warp", "Choose a model: emoji-128"),
     ("model", None, "Choose a model"), ("model", "llamagen-l-256", "is not here"),
 ])  # fmt: skip
 def test_bad_api_calls_are_answered_in_words(address, name, value, words):
     values = dict(model="emoji-128", prompt="a cat", seed=7, k=10, delta=0.1, temperature=1, cfg=2,
-                  top_k=0, top_p=1, nodes=4, depth=2, branch=2, rule="tvd")  # fmt: skip
+                  top_k=0, top_p=1, nodes=4, depth=2, branch=2, rule="tvd", factor=2, pick="first",
+                  growth="dynamic", coupled=False, auto=False)  # fmt: skip
     values[name] = value
     body = json.dumps({"data": list(values.values())}).encode()
     call = urllib.request.Request(
