@@ -54,6 +54,14 @@ def add_commands(commands) -> None:
     p.set_defaults(run=evaluate_model)
     _common(p)
 
+    p = add("choose-defaults", help="judge pictures over a grid of CFG, temperature and top-k")
+    p.add_argument("--images", type=int, default=100, help="images a setting")
+    p.add_argument("--judge", type=Path, default=Path("runs/judge"), help="a trained judge")
+    p.add_argument("--judge-steps", type=int, default=1500)
+    _data_options(p)
+    p.set_defaults(run=choose_defaults)
+    _common(p)
+
     p = add("train-report", help="curves of all training runs as a Markdown page")
     p.add_argument("--runs", type=Path, default=Path("runs"))
     p.add_argument("--out", type=Path, default=Path("runs/report"))
@@ -198,6 +206,24 @@ def evaluate_model(args) -> None:
         _jitter(args), args.grid,
     )  # fmt: skip
     print(evaluate.to_markdown(figures))
+
+
+def choose_defaults(args) -> None:
+    import torch
+
+    from lantern.pipeline import Pipeline
+    from lantern.training import defaults, evaluate
+    from lantern.training.art import load_art, read_concepts
+    from lantern.training.judge import train_judge
+    from lantern.training.loop import Budget
+
+    torch.set_num_threads(args.threads)
+    art, concepts = load_art(args.art), read_concepts(core_only=args.core)
+    judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
+    pipeline = Pipeline.load("emoji-128", "cpu")
+    cases = evaluate.held_out_captions(concepts, args.images)
+    examiner = evaluate.Examiner(pipeline, art, concepts, judge, cases, _jitter(args))
+    print(defaults.choose_defaults(examiner, pipeline))
 
 
 def train_report(args) -> None:

@@ -124,15 +124,20 @@ class Examiner:
         with torch.inference_mode():
             return torch.cat([self.judge.features(part) for part in images.split(32)])
 
-    def measure(self, options: DecodeOptions) -> tuple[dict, list[DecodeTrace]]:
-        """Judge accuracy, Frechet distance, precision, recall, MAL and relaxed share."""
-        pictures, labels, traces = generate_all(self.pipeline, options, self.cases)
+    def figures(self, pictures: Tensor, labels: judge.Labels) -> dict[str, float]:
+        """Judge accuracy, Frechet distance, precision and recall of pictures of the captions."""
         features = self._features(pictures)
         precision, recall = precision_recall(self.real, features)
-        figures = judge.accuracy(self.judge, pictures, labels) | {
+        return judge.accuracy(self.judge, pictures, labels) | {
             "frechet": frechet_distance(self.real, features),
             "precision": precision,
             "recall": recall,
+        }
+
+    def measure(self, options: DecodeOptions) -> tuple[dict, list[DecodeTrace]]:
+        """Draw all captions: ``figures``, MAL and relaxed share, and the traces."""
+        pictures, labels, traces = generate_all(self.pipeline, options, self.cases)
+        figures = self.figures(pictures, labels) | {
             "mal": float(np.mean([t.mean_accepted_length for t in traces])),
             "relaxed_share": float(np.mean([t.relaxed_share for t in traces])),
         }
