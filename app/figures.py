@@ -58,10 +58,11 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
             )  # fmt: skip
             line = axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
             keys.append((bars, line))
-            labels.append(f"{TITLES[mode]}, {mean:.2f}")
+            labels.append(f"{TITLES[mode]}, mean {mean:.2f}")
         axes.set_xlim(0.4, longest + 0.6)
-        axes.set_ylim(0, top * (1.34 if len(lanes) > 2 else 1.22))  # room for the legend
+        axes.set_ylim(0, top * (1.42 if len(lanes) > 2 else 1.24))  # room for the legend
         axes.set_xticks(list(lengths))
+        axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
         axes.set_xlabel("tokens committed by one target pass", color=INK)
         axes.set_ylabel("% of passes", color=INK)
         axes.tick_params(colors=INK)
@@ -69,9 +70,8 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
             spine.set_color(FAINT)
             spine.set_visible(side in ("left", "bottom"))
         axes.legend(
-            keys, labels, title="mean", title_fontsize="small", alignment="left", frameon=False,
-            labelcolor=INK, loc="upper center", ncols=2, fontsize="small", handlelength=3.2,
-            handler_map={tuple: HandlerTuple(ndivide=None)},
+            keys, labels, frameon=False, labelcolor=INK, loc="upper center", ncols=2,
+            fontsize="small", handlelength=3.2, handler_map={tuple: HandlerTuple(ndivide=None)},
         )  # fmt: skip
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})

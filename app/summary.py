@@ -74,12 +74,16 @@ def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None
 
 
 def _tuned_tree(mode: str, trace: DecodeTrace) -> str:
-    """The tree that was chosen for this lane; nothing if the visitor chose it."""
+    """The tree that was chosen for this lane; nothing if the visitor chose it. AR has a line too,
+    so that the cards of a run are equally high."""
     options = trace.options
-    if mode == "ar" or not options.get("auto_tree"):
+    if not options.get("auto_tree"):
         return ""
-    size = f"tree {options['nodes']} × {options['depth']} × {options['branch']}"
-    text = "no drafts: a tree would not pay" if options["nodes"] == 1 else size
+    text = f"tree {options['nodes']} × {options['depth']} × {options['branch']}"
+    if mode == "ar":
+        text = "no tree"
+    elif options["nodes"] == 1:
+        text = "no tree pays here"
     return f'<p class="lt-tree" title="nodes × depth × guesses a level">{text}</p>'
 
 
@@ -91,7 +95,10 @@ def sentence(traces: dict[str, DecodeTrace]) -> str:
     ar, eagle, lantern = (traces[mode] for mode in MODES)
     total = len(ar.tokens)
     difference = _difference(ar, eagle)
-    if not difference:
+    if not difference and eagle.options["nodes"] == 1:
+        first = "EAGLE-2 drew AR's image <b>token for token</b> without drafts"
+        first += ", as no tree pays on this device" if eagle.options.get("auto_tree") else ""
+    elif not difference:
         first = (
             f"EAGLE-2 drew AR's image <b>token for token</b> in {eagle.steps} target passes "
             f"instead of {ar.steps}"
@@ -104,6 +111,8 @@ def sentence(traces: dict[str, DecodeTrace]) -> str:
             f"LANTERN needed <b>{lantern.steps}</b>, letting neighbours stand in for "
             f"<b>{relaxed} of {total}</b> tokens"
         )
+    elif lantern.options["nodes"] == 1:
+        second = "LANTERN had no drafts to relax"
     else:
         second = f"LANTERN needed {lantern.steps} and had to replace no token"
     speeds = (

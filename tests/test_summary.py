@@ -33,6 +33,16 @@ def test_the_sentence_says_what_happened():
         assert "differs from AR at token 4" in text and words in text
 
 
+def test_the_sentence_does_not_count_passes_that_had_no_drafts():
+    traces = three_lanes(nodes=1)
+    text = sentence(traces)
+    assert "token for token</b> without drafts; LANTERN had no drafts to relax" in text
+    for trace in traces.values():
+        trace.options["auto_tree"] = True
+    assert "as no tree pays on this device" in sentence(traces)
+    assert "no tree pays here" in lane_card("lantern", traces["lantern"], traces["ar"])
+
+
 def test_the_sentence_says_what_coupling_brought():
     traces = three_lanes(coupled=True)
     coupled = traces["eagle2-coupled"]
@@ -70,7 +80,7 @@ def test_map_data_counts_every_token():
 def test_histogram_is_themed_svg_with_both_means():
     svg = accepted_length_histogram({"eagle2": hand_made("eagle2"), "lantern": hand_made()})
     assert svg.startswith("<svg") and "var(--lt-lantern)" in svg and "currentColor" in svg
-    assert svg.count(", 1.33") == 2 and "#010101" not in svg
+    assert svg.count("mean 1.33") == 2 and "#010101" not in svg
     assert "coupled" not in svg
 
 

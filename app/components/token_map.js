@@ -104,7 +104,8 @@ function laneChoice(lane, first) {
   input.name = "lt-map-lane";
   input.checked = first;
   input.addEventListener("change", () => show(lane));
-  label.append(input, lane.lane);
+  input.setAttribute("aria-label", lane.lane);
+  label.append(input, lane.lane.replace("LANTERN ", "")); // both on one line
   return label;
 }
 

@@ -64,8 +64,8 @@ def build(defaults: dict, codes: int) -> DecodeControls:
     )
     with gr.Accordion("More", open=False, elem_id="lt-more"):
         dropdown("rule", "rule", "how the borrowed probability is measured")
-        slider("factor", "factor (a guess may grow)", 0.1, high=20, visible=by_factor,
-               info="times as likely as the target finds it; 1 is exact")  # fmt: skip
+        slider("factor", "factor", 0.1, high=20, visible=by_factor,
+               info="a guess may become so many times as likely; 1 is exact")  # fmt: skip
         dropdown("pick", "pick", "which of several guesses that pass: first drafted, or nearest")
         auto = gr.Checkbox(
             label="Tune tree to this device",
@@ -75,7 +75,9 @@ def build(defaults: dict, codes: int) -> DecodeControls:
         slider("nodes", "tree nodes", 1)
         slider("depth", "tree depth", 1)
         slider("branch", "guesses a level", 1)
-        dropdown("growth", "tree growth", "dynamic follows the drafter's confidence")
+        dropdown(
+            "growth", "tree growth", "dynamic follows the drafter's confidence, static does not"
+        )
         slider("top_k", "top-k (0 = off)", 1, high=codes)
         slider("top_p", "top-p (1 = off)", 0.01)
     order = RunParams.names()
