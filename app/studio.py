@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from PIL.Image import Image
 
@@ -313,10 +313,7 @@ class Studio:
                 job.update(state=STOPPED)
                 return
             lane.image, lane.finished = pipeline.finish(lane.trace), True
-            # Only of tuned runs: the tuner measures a large tree for options it has seen nothing
-            # of, and a run with a small one would keep it from ever looking further.
-            if params.auto and lane.mode != "ar":
-                self._tuner.observe(lane.trace)
+            self._tuner.observe(lane.trace)
             job.update()
         job.update(state=DONE)
 
@@ -330,10 +327,5 @@ class Studio:
         ]
         if params.auto and len(lanes) > 1:
             job.update(state=MEASURING, message="Measuring this device …")
-            lanes = [self._tuned(options) for options in lanes]
+            lanes = [self._tuner.choose(options) for options in lanes]
         return lanes
-
-    def _tuned(self, options: DecodeOptions) -> DecodeOptions:
-        """With the tree that suits this device, grown the way the visitor chose."""
-        tuned = self._tuner.choose(options)
-        return replace(tuned, tree=replace(tuned.tree, growth=options.tree.growth))

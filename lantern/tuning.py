@@ -118,6 +118,7 @@ class Tuner:
     def __init__(self, pipeline):
         self.pipeline = pipeline
         self.rates: dict[str, Rates] = {}
+        self.probed: set[str] = set()
 
     def observe(self, trace: DecodeTrace) -> None:
         """Learn from a finished run."""
@@ -131,12 +132,15 @@ class Tuner:
             return options
         costs = self.costs(options)
         key = _key(options.to_dict())
-        if key not in self.rates:
+        if key not in self.probed:
+            # Runs with small trees say nothing about large ones, so they do not replace the probe.
+            self.probed.add(key)
             trace = self.pipeline.new_trace(self.pipeline.info.examples[0], options)
-            self._steps(replace(options, tree=PROBE), PROBE_STEPS, trace)
+            probe = replace(PROBE, growth=options.tree.growth)
+            self._steps(replace(options, tree=probe), PROBE_STEPS, trace)
             self.observe(trace)
         shape, _ = best_shape(self.rates[key], costs)
-        return replace(options, tree=shape)
+        return replace(options, tree=replace(shape, growth=options.tree.growth))
 
     def _steps(self, options: DecodeOptions, count: int, trace=None) -> list[StepEvent]:
         """The first steps of a run after the prefill."""
