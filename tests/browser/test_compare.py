@@ -313,7 +313,7 @@ def test_an_absent_model_says_how_to_get_it_and_cannot_run(page):
     expect(error).to_contain_text(words, timeout=10_000)
     expect(page.locator("#lt-model-note")).to_be_hidden()  # one sentence is enough
     expect(page.get_by_label("Prompt")).to_have_value("a fox")
-    expect(page.get_by_label("number input for CFG (guidance)")).to_have_value("4")
+    expect(page.get_by_label("number input for CFG (guidance)")).to_have_value("3")
     expect(page.locator("#lt-status")).to_contain_text("Ready")
     choose_model(page, "emoji-128")
     expect(error).to_have_count(0)
