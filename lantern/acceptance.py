@@ -131,7 +131,7 @@ def review(
     there; neighbours int32 [V, K]: nearest codes, nearest first (unused by the exact rule). With
     ``codes`` [V, d] the child nearest to the choice is taken instead of the first that covers it.
     """
-    if rule.k == 0:
+    if rule.k == 0 or tree.width == 0:
         accept = tree.tokens == choices[tree.parent]
         accept[0] = False
         return Verdict(accept, torch.zeros_like(tree.score))

@@ -134,11 +134,11 @@ class Tuner:
         key = _key(options.to_dict())
         if key not in self.probed:
             # Runs with small trees say nothing about large ones, so they do not replace the probe.
-            self.probed.add(key)
             trace = self.pipeline.new_trace(self.pipeline.info.examples[0], options)
             probe = replace(PROBE, growth=options.tree.growth)
             self._steps(replace(options, tree=probe), PROBE_STEPS, trace)
             self.observe(trace)
+            self.probed.add(key)  # only now: a visitor may stop the probe
         shape, _ = best_shape(self.rates[key], costs)
         return replace(options, tree=replace(shape, growth=options.tree.growth))
 

@@ -115,6 +115,9 @@ class ClassNames:
             raise ValueError("no class is given; write an ImageNet class, for example 'macaw'.")
         if text.isdecimal() and int(text) < self.classes:
             return self.names[int(text)]
+        exact = " ".join(prompt.split())  # "Cardigan" is a dog, "cardigan" a garment
+        if exact in self.names:
+            return exact
         lower = [name.lower() for name in self.names]
         if text in lower:
             return self.names[lower.index(text)]

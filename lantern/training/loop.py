@@ -43,6 +43,8 @@ class Budget:
     def __post_init__(self):
         if self.steps is None and self.minutes is None:
             raise ValueError("a training budget needs --steps or --minutes.")
+        if min(v for v in (self.steps, self.minutes) if v is not None) <= 0:
+            raise ValueError("--steps and --minutes must be above 0.")
 
     def progress(self, step: int, seconds: float) -> float:
         shares = [0.0]
