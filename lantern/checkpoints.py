@@ -77,6 +77,16 @@ _PROMPTS = (
     "a corgi wearing a bow tie, oil painting",
     "a bowl of ramen with an egg",
 )
+_CLASSES = ("golden retriever", "macaw", "volcano", "espresso", "beacon")
+
+
+def _info(title: str, cfg: float, top_k: int, examples: tuple[str, ...]) -> dict:
+    """What model.json says of our own model; the tree is the official default."""
+    defaults = {
+        "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": cfg, "top_k": top_k, "top_p": 1.0,
+        "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
+    }  # fmt: skip
+    return {"title": title, "defaults": defaults, "examples": list(examples)}
 
 
 def _stage(number: int, grid: int, repo: str, drafter: str, original: str) -> ModelEntry:
@@ -100,15 +110,8 @@ def _stage(number: int, grid: int, repo: str, drafter: str, original: str) -> Mo
             "tokenizer": (Source("vq", ("vq_ds16_t2i.pt",), "peizesun/llamagen_t2i", 0.29),),
             "text": _T5,
         },
-        info={
-            "title": f"LlamaGen Stage {'I' * number}",
-            "defaults": {
-                "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": 7.5, "top_k": 1000,
-                "top_p": 1.0, "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
-            },
-            "examples": list(_PROMPTS),
-        },
-    )  # fmt: skip
+        info=_info(f"LlamaGen Stage {'I' * number}", 7.5, 1000, _PROMPTS),
+    )
 
 
 def _class_model(size: str, parameters: str, pixels: int, gigabytes: float) -> ModelEntry:
@@ -122,25 +125,17 @@ def _class_model(size: str, parameters: str, pixels: int, gigabytes: float) -> M
         pixels=pixels,
         parts={
             "target": (
-                Source("original", (f"c2i_{size}_{pixels}.pt",), "FoundationVision/LlamaGen",
-                       gigabytes),
+                Source(
+                    "original", (f"c2i_{size}_{pixels}.pt",), "FoundationVision/LlamaGen", gigabytes
+                ),
             ),
             "drafter": (_TRAINED_HERE,),
-            "tokenizer": (
-                Source("vq", ("vq_ds16_c2i.pt",), "FoundationVision/LlamaGen", 0.29),
-            ),
+            "tokenizer": (Source("vq", ("vq_ds16_c2i.pt",), "FoundationVision/LlamaGen", 0.29),),
             "text": (Source("classes", ()),),
         },
         optional=("drafter",),
-        info={
-            "title": f"LlamaGen-{size} {pixels} px",
-            "defaults": {
-                "k": 1000, "delta": 0.2, "temperature": 1.0, "cfg": 4.0, "top_k": 2000,
-                "top_p": 1.0, "rule": "tvd", "nodes": 59, "depth": 5, "branch": 10,
-            },
-            "examples": ["golden retriever", "macaw", "volcano", "espresso", "beacon"],
-        },
-    )  # fmt: skip
+        info=_info(f"LlamaGen-{size} {pixels} px", 4.0, 2000, _CLASSES),
+    )
 
 
 MODELS = {

@@ -140,7 +140,7 @@ class Drafting:
             torch.tensor(depth[:count], device=self.device),
             torch.cat(all_scores),
             levels,
-            self.shape.branch,
+            min(self.shape.branch, count - 1),
         )
 
     def _level(self, tokens: Tensor, feature: Tensor, seen: Tensor, level: int) -> Tensor:

@@ -130,6 +130,10 @@ class Tuner:
         """``options`` with the best tree for its mode; AR is left alone."""
         if options.mode == "ar":
             return options
+        if options.mode not in self.pipeline.modes:
+            raise ValueError(
+                f"mode {options.mode} needs a drafter and this model has none; use ar."
+            )
         costs = self.costs(options)
         key = _key(options.to_dict())
         if key not in self.probed:

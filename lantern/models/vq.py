@@ -184,7 +184,9 @@ class Quantizer(nn.Module):
     def nearest(self, z: Tensor) -> Tensor:
         """Index of the nearest code for unit vectors ``z`` [..., d]."""
         # For unit vectors the smallest distance is the largest inner product.
-        return (z @ self.codes.T).argmax(-1)
+        # In fp32 even under autocast: bf16 rounds near ties to the wrong code.
+        with torch.autocast(z.device.type, enabled=False):
+            return (z.float() @ self.codes.T).argmax(-1)
 
 
 class VQModel(nn.Module):

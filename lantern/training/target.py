@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -109,7 +109,7 @@ def train_target(
         if run.step % 200 == 0:
             with run.averaged(), torch.no_grad(), autocast(device):
                 losses = [
-                    next_token_loss(model, _to(held_out.batch(i, prefix), device))
+                    next_token_loss(model, held_out.batch(i, prefix).to(device))
                     for i in torch.arange(len(held_out)).split(16)
                 ]
             values["held_out"] = round(float(torch.stack(losses).mean()), 4)
@@ -118,19 +118,9 @@ def train_target(
             with run.averaged():
                 sample(model, run.step)
 
-    per_shard = shards.size // batch_size
-    order, epoch = None, -1
     for step in run.steps(report):
-        if step // per_shard != epoch:
-            epoch = step // per_shard
-            order = torch.randperm(shards.size, generator=torch.Generator().manual_seed(epoch))
-        index = order[(step % per_shard) * batch_size :][:batch_size]
-        batch = _to(shards.get(epoch).batch(index, prefix), device)
+        batch = shards.batch(step, batch_size, prefix).to(device)
         with autocast(device):
             loss = next_token_loss(model, batch, CAPTION_DROP)
         run.update(loss)
     run.export(out, model.config)
-
-
-def _to(batch: Batch, device: torch.device) -> Batch:
-    return replace(batch, **{name: value.to(device) for name, value in vars(batch).items()})
