@@ -197,8 +197,9 @@ def in_folder(name: str, part: str, folder: Path) -> Found:
 def find(name: str, part: str, model_dir: Path | None = None) -> Found | None:
     """The files of a part, None if no source is complete.
 
-    Looked for in <root>/<model>/<part>, <root>/<model>, <root>/<repository's name> and the hub
-    cache, place by place: a drafter trained here is used before a published one in the cache.
+    Looked for in <root>/<model>/<part>, <root>/<repository's name>, <root>/<model> (single files
+    without a config.json) and the hub cache, place by place: a drafter trained here is used before
+    a published one in the cache.
     """
     sources = entry(name).parts[part]
     for paths_here in zip_longest(*(_places(name, part, s, model_dir) for s in sources)):
@@ -225,10 +226,11 @@ def missing(name: str, part: str, model_dir: Path | None = None) -> list[str]:
 
 def _places(name: str, part: str, source: Source, model_dir: Path | None):
     for root in roots(model_dir):
-        folders = [root / name / part, root / name]
-        folders += [root / source.repo.split("/")[1]] if source.repo else []
-        for folder in folders:
-            yield [folder / file for file in source.files]
+        repository = root / source.repo.split("/")[1] if source.repo else None
+        # A config.json beside other parts' files could be any part's.
+        together = None if "config.json" in source.files else root / name
+        for folder in (root / name / part, repository, together):
+            yield [folder / file if folder else None for file in source.files]
     if source.repo:
         from huggingface_hub import try_to_load_from_cache
 

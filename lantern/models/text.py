@@ -61,7 +61,8 @@ class TextEncoder:
 
     def pieces(self, prompt: str) -> int:
         """Word pieces of the prompt, special tokens included."""
-        return len(self.tokenizer(prompt, verbose=False)["input_ids"])
+        text = prompt.lower() if self.lower else prompt
+        return len(self.tokenizer(text, verbose=False)["input_ids"])
 
     def check(self, prompt: str) -> str:
         """The prompt without surrounding space; ValueError if it is empty or too long."""

@@ -133,6 +133,17 @@ def train_tokenizer(args) -> None:
     )  # fmt: skip
 
 
+def _measured(args):
+    """The model in --model-dir, which must be a folder named after it."""
+    from lantern.pipeline import Pipeline
+
+    if args.model_dir.name != "emoji-128":
+        raise ValueError(
+            f"--model-dir {args.model_dir} must be a folder named emoji-128 to be measured."
+        )
+    return Pipeline.load("emoji-128", "cpu", model_dir=args.model_dir.parent)
+
+
 def _jitter(args):
     from lantern.training.data import Jitter
 
@@ -190,7 +201,6 @@ def train_drafter(args) -> None:
 def evaluate_model(args) -> None:
     import torch
 
-    from lantern.pipeline import Pipeline
     from lantern.training import evaluate
     from lantern.training.art import load_art, read_concepts
     from lantern.training.judge import train_judge
@@ -200,7 +210,7 @@ def evaluate_model(args) -> None:
     art, concepts = load_art(args.art), read_concepts(core_only=args.core)
     shards, held_out = _shards(args, art)
     judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
-    pipeline = Pipeline.load("emoji-128", "cpu")
+    pipeline = _measured(args)
     figures = evaluate.evaluate(
         pipeline, art, concepts, judge, shards.get(0), held_out, args.images, args.out,
         _jitter(args), args.grid,
@@ -211,7 +221,6 @@ def evaluate_model(args) -> None:
 def choose_defaults(args) -> None:
     import torch
 
-    from lantern.pipeline import Pipeline
     from lantern.training import defaults, evaluate
     from lantern.training.art import load_art, read_concepts
     from lantern.training.judge import train_judge
@@ -220,10 +229,10 @@ def choose_defaults(args) -> None:
     torch.set_num_threads(args.threads)
     art, concepts = load_art(args.art), read_concepts(core_only=args.core)
     judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
-    pipeline = Pipeline.load("emoji-128", "cpu")
+    pipeline = _measured(args)
     cases = evaluate.held_out_captions(concepts, args.images)
     examiner = evaluate.Examiner(pipeline, art, concepts, judge, cases, _jitter(args))
-    print(defaults.choose_defaults(examiner, pipeline))
+    print(defaults.choose_defaults(examiner, pipeline, args.model_dir.parent))
 
 
 def train_report(args) -> None:
@@ -235,11 +244,10 @@ def train_report(args) -> None:
 def samples(args) -> None:
     import torch
 
-    from lantern.pipeline import Pipeline
     from lantern.training.evaluate import sample_grid
 
     torch.set_num_threads(args.threads)
-    pipeline = Pipeline.load("emoji-128", "cpu")
+    pipeline = _measured(args)
     prompts = args.prompts or list(pipeline.info.examples)
     sample_grid(pipeline, prompts, args.seeds).save(args.out)
     print(f"{len(prompts)} prompts x {args.seeds} seeds in {args.out}")

@@ -7,6 +7,7 @@ what relaxation costs, which ``evaluate`` measures.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -22,11 +23,15 @@ TEMPERATURES = (0.8, 1.0)
 TOP_KS = (0, 100)
 
 
-def choose_defaults(examiner: Examiner, pipeline: Pipeline, batch: int = 25) -> str:
+def choose_defaults(
+    examiner: Examiner, pipeline: Pipeline, model_dir: Path, batch: int = 25
+) -> str:
     """Judge accuracy, Frechet distance, precision and recall over a grid, as a Markdown table."""
     name = pipeline.name
-    target = formats.load_target(checkpoints.find(name, "target"), checkpoints.entry(name).grid)
-    text = TextEncoder(checkpoints.find(name, "text").folder, target.config.prefix)
+    target = formats.load_target(
+        checkpoints.find(name, "target", model_dir), checkpoints.entry(name).grid
+    )
+    text = TextEncoder(checkpoints.find(name, "text", model_dir).folder, target.config.prefix)
     target = sampling_copy(target)
     labels = judge.Labels(*torch.tensor([labels for _, labels in examiner.cases]).T)
     items = [(caption, seed) for seed, (caption, _) in enumerate(examiner.cases)]
