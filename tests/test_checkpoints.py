@@ -6,9 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lantern.checkpoints import entry
+from lantern.checkpoints import entry, find
 from lantern.config import DecodeOptions, TreeShape, VQConfig, config_from_dict, read_json
 from lantern.formats import load_weights
+from lantern.models.text import ClassNames
 
 
 @pytest.fixture
@@ -85,3 +86,22 @@ def test_options_out_of_range(changes, name):
 def test_trees_out_of_range(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         TreeShape(**changes)
+
+
+def test_a_parts_config_is_not_taken_for_another_parts(tmp_path):
+    """Target files straight in the model's folder are nobody's; the repository's folder is found."""
+    for folder, weights in [("llamagen-stage1", "model.safetensors"),
+                            ("llamagen_drafter", "pytorch_model.bin")]:  # fmt: skip
+        (tmp_path / folder).mkdir()
+        for file in ("config.json", weights):
+            (tmp_path / folder / file).touch()
+    found = find("llamagen-stage1", "drafter", tmp_path)
+    assert found.folder == tmp_path / "llamagen_drafter"
+    assert find("llamagen-stage1", "target", tmp_path) is None
+
+
+def test_class_names_that_differ_in_case_only():
+    names = ClassNames(1000)
+    numbers = [int(names.condition(name)[0]) for name in ("Cardigan", "cardigan", "474", "264")]
+    assert numbers == [264, 474, 474, 264]
+    assert int(names.condition(names.check("474"))[0]) == 474

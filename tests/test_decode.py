@@ -310,3 +310,10 @@ def _tokens_to(event, node: int) -> tuple[int, ...]:
         if node == 0:
             return path
         node = event.nodes[node].parent
+
+
+def test_a_tree_of_the_root_alone_is_ar_whatever_the_rule(decoder):
+    ar = decode(decoder, "ar", seed=2)
+    for pick in ("first", "nearest"):
+        events = decode(decoder, "lantern", seed=2, pick=pick, delta=0.5, tree=TreeShape(1, 1, 1))
+        assert tokens_of(events) == tokens_of(ar)
