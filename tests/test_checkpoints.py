@@ -89,7 +89,7 @@ def test_trees_out_of_range(changes):
 
 
 def test_a_parts_config_is_not_taken_for_another_parts(tmp_path):
-    """Target files straight in the model's folder are nobody's; the repository's folder is found."""
+    """Target files straight in the model's folder are nobody's."""
     for folder, weights in [("llamagen-stage1", "model.safetensors"),
                             ("llamagen_drafter", "pytorch_model.bin")]:  # fmt: skip
         (tmp_path / folder).mkdir()
