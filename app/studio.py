@@ -40,8 +40,8 @@ class QueueFull(RuntimeError):
     """Too many runs are waiting."""
 
 
-class _Stopped(Exception):
-    """The visitor left or stopped before the first lane."""
+class Stopped(Exception):
+    """The visitor left or stopped the job."""
 
 
 @dataclass(eq=False)
@@ -56,13 +56,16 @@ class Lane:
 
 @dataclass(eq=False)
 class Job:
-    """A run of one visitor, or without ``params`` only the loading of a model. ``message`` says
-    what is being loaded or measured, or what went wrong. ``replaced``: the visitor has asked for
-    something else since. ``version`` grows with every change a reader might want to see."""
+    """A run of one visitor (``params``), other work on the model (``work``), or, with neither,
+    only the loading of a model. ``message`` says what is being loaded or measured, or what went
+    wrong. ``replaced``: the visitor has asked for something else since. ``version`` grows with
+    every change a reader might want to see; ``result`` is what ``work`` has to show so far."""
 
     model: str
     owner: str
     params: RunParams | None = None
+    work: Callable[[Pipeline, Job], None] | None = None
+    result: object = None
     state: str = QUEUED
     message: str = ""
     lanes: dict[str, Lane] = field(default_factory=dict)
@@ -84,13 +87,18 @@ class Job:
             self.changed.wait_for(lambda: self.version > version, timeout)
             return self.version
 
+    def check(self) -> None:
+        """For ``work``, after every step: raises Stopped once the visitor has left or stopped."""
+        if self.cancel.is_set():
+            raise Stopped
+
     @property
     def over(self) -> bool:
         return self.state in (DONE, STOPPED, FAILED)
 
 
 class _Interruptible:
-    """A pipeline that ends its runs with _Stopped once ``stopped`` says so: the tuner measures
+    """A pipeline that ends its runs with Stopped once ``stopped`` says so: the tuner measures
     through it, so that Stop works within a step there too."""
 
     def __init__(self, pipeline: Pipeline, stopped: Callable[[], bool]):
@@ -102,7 +110,7 @@ class _Interruptible:
     def stream(self, *arguments) -> Iterator[StepEvent]:
         for event in self._pipeline.stream(*arguments):
             if self._stopped():
-                raise _Stopped
+                raise Stopped
             yield event
 
 
@@ -131,6 +139,13 @@ class Studio:
         if message:
             raise ValueError(message)
         return self._enqueue(Job(params.model, owner, params))
+
+    def submit_work(self, model: str, owner: str, work: Callable[[Pipeline, Job], None]) -> Job:
+        """Put other work on a model in line: ``work(pipeline, job)`` runs on the worker thread,
+        calls ``job.check()`` after every step and publishes with ``job.update(result=...)``. It
+        ends DONE, STOPPED after ``Stopped``, or FAILED with a ValueError's sentence. QueueFull if
+        the line is too long."""
+        return self._enqueue(Job(model, owner, work=work))
 
     def load(self, model: str, owner: str) -> Job:
         """Put the loading of a model in line, so that it is warm when Run is pressed."""
@@ -201,7 +216,7 @@ class Studio:
 
     @staticmethod
     def _replaces(job: Job, old: Job) -> bool:
-        return old.params is None and old.owner == job.owner
+        return old.params is None and old.work is None and old.owner == job.owner
 
     def _waiting(self) -> list[Job]:
         """Jobs in line whose visitor still wants them; call with the lock held."""
@@ -233,22 +248,24 @@ class Studio:
 
         def progress(what: str) -> None:
             if job.cancel.is_set():
-                raise _Stopped
+                raise Stopped
             job.update(state=LOADING, message=f"Loading {title}: {what} …")
 
         try:
             self._prepare(job.model, progress)
-        except _Stopped:
+        except Stopped:
             job.update(state=STOPPED)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             log.warning("%s did not load: %s", job.model, error)
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             job.update(state=FAILED, message=f"{title} could not be loaded: {reason}")
         else:
-            if job.params is None:
-                job.update(state=DONE)
-            else:
+            if job.work is not None:
+                self._do_work(job, job.work)
+            elif job.params is not None:
                 self._run(job, job.params)
+            else:
+                job.update(state=DONE)
         if self.pipeline is None:
             release_memory()  # of what a broken-off load had read
 
@@ -269,6 +286,17 @@ class Studio:
         self._tuner = Tuner(_Interruptible(pipeline, lambda: self._current.cancel.is_set()))
         self.pipeline = pipeline
 
+    def _do_work(self, job: Job, work: Callable[[Pipeline, Job], None]) -> None:
+        job.update(state=RUNNING, message="")
+        try:
+            work(self.pipeline, job)
+        except Stopped:
+            job.update(state=STOPPED)
+        except ValueError as error:
+            job.update(state=FAILED, message=sentence_case(str(error)))
+        else:
+            job.update(state=DONE)
+
     def _run(self, job: Job, params: RunParams) -> None:
         pipeline = self.pipeline
         try:
@@ -278,7 +306,7 @@ class Studio:
             return
         try:
             lanes = self._options(job, params)
-        except _Stopped:
+        except Stopped:
             job.update(state=STOPPED)
             return
         began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 
 from lantern.training import drafter_command
@@ -32,6 +33,10 @@ def add_commands(commands) -> None:
     p.add_argument("--batch", type=int, default=16)
     p.add_argument("--init", type=Path, help="start from the exported weights in this folder")
     _data_options(p)
+    p.add_argument(
+        "--no-reader", dest="reader", action="store_false",
+        help="train without the auxiliary loss that asks every position for the concept",
+    )  # fmt: skip
     p.set_defaults(run=train_target)
     _common(p, "target")
 
@@ -154,7 +159,7 @@ def _shards(args, art):
     """Training shards on demand and the held-out shard (unseen pairs)."""
     from lantern.models.text import TextEncoder
     from lantern.training.art import read_concepts
-    from lantern.training.shards import Shards, make_shard
+    from lantern.training.shards import Shards, fingerprint, make_shard
     from lantern.training.target import EMOJI_TARGET
     from lantern.training.tokenizer import load_tokenizer
 
@@ -163,14 +168,21 @@ def _shards(args, art):
     concepts = read_concepts(core_only=args.core)
     jitter = _jitter(args)
     print("encoding samples ...", flush=True)
+    encoders = [
+        hashlib.sha256((args.model_dir / part / "model.safetensors").read_bytes()).hexdigest()
+        for part in ("tokenizer", "text")
+    ]
+    folder = args.shard_dir / fingerprint(
+        encoders, jitter, args.seed, args.shard_size, [concept.label for concept in concepts]
+    )
     shards = Shards(
-        args.shard_dir,
+        folder,
         lambda size, number: make_shard(art, concepts, vq, text, size, (args.seed, number), jitter),
         args.shards,
         args.shard_size,
     )
     held_out = Shards(
-        args.shard_dir / "held-out",
+        folder / "held-out",
         lambda size, _: make_shard(art, concepts, vq, text, size, 999_983, jitter, held_out=True),
         1,
         128,
@@ -180,12 +192,16 @@ def _shards(args, art):
 
 def train_target(args) -> None:
     from lantern.training import target
+    from lantern.training.art import read_concepts
 
+    if args.batch < 1:
+        raise ValueError(f"--batch {args.batch} must be at least 1.")
     art, budget = _prepare(args)
     shards, held_out = _shards(args, art)
     target.train_target(
         shards, held_out, args.folder, args.model_dir / "target", budget,
         batch_size=args.batch, lr=args.lr, seed=args.seed, init=args.init,
+        concepts=len(read_concepts(core_only=args.core)) if args.reader else 0,
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def both_rows(target: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor
 def one_row(target: Transformer, batch: Batch, drop: float) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states without CFG, captions dropped in a share ``drop`` of the samples; shapes as in
     ``both_rows`` with B rows."""
-    captions = drop_captions(target, batch, drop)
+    captions = drop_captions(target, batch, drop).captions
     hidden = forward_tokens(target, captions, batch.valid, batch.tokens)
     return hidden, batch.tokens, batch.valid
 

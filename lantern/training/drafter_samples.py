@@ -7,8 +7,6 @@ that other data or another target never meets old shards.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from lantern.training import images
 from lantern.training.art import read_concepts
 from lantern.training.data import sample_captions
 from lantern.training.sampling import sample_shard, sampling_copy
-from lantern.training.shards import Mixture, Shard, Shards
+from lantern.training.shards import Mixture, Shard, Shards, fingerprint
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -101,7 +99,7 @@ def _from_images(args, place: Place, encoders: Encoders, examples: list) -> Sour
     def make(chosen: list) -> Shard:
         return images.image_shard(encoders.vq, encoders.text, chosen, pixels)
 
-    key = _fingerprint(place.stamp("tokenizer", "text"), stamps, args.seed)
+    key = fingerprint(place.stamp("tokenizer", "text"), stamps, args.seed)
     return train, held, make, key
 
 
@@ -114,7 +112,7 @@ def _from_target(args, place: Place, encoders: Encoders, options: DecodeOptions)
             fast.append(sampling_copy(encoders.target))
         return sample_shard(fast[0], encoders.text, chosen, options, args.sample_batch)
 
-    key = _fingerprint(place.stamp("target", "text"), options.to_dict(), held, train)
+    key = fingerprint(place.stamp("target", "text"), options.to_dict(), held, train)
     return train, held, make, key
 
 
@@ -171,8 +169,3 @@ def _own_samples(args, place: Place, text) -> tuple[list, list]:
         for i, number in enumerate(numbers)
     ]
     return items[:count], items[count:]
-
-
-def _fingerprint(*values) -> str:
-    """Twelve hex digits that stand for what a shard was made from."""
-    return hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:12]

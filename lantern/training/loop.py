@@ -77,7 +77,8 @@ class Optimisation:
 class Run:
     """One resumable training run over the parameters of ``model``.
 
-    With an ``accelerator``, ``objective`` is the module whose forward pass gives the loss; callers
+    ``beside`` is trained along with it and never exported: an auxiliary head, say. With an
+    ``accelerator``, ``objective`` is the module whose forward pass gives the loss; callers
     go through ``run.objective``, which then averages gradients over the processes.
     """
 
@@ -91,13 +92,16 @@ class Run:
         config: dict,
         trainable: Callable[[str], bool] = lambda name: True,
         extra: dict[str, Tensor] | None = None,
+        beside: nn.Module | None = None,
         accelerator: Accelerator | None = None,
         objective: nn.Module | None = None,
     ):
         self.folder, self.model, self.budget, self.options = folder, model, budget, optimisation
         self.extra = extra or {}
+        self.beside = beside or nn.Module()
         self.step, self.seconds = 0, 0.0
         named = [(n, p) for n, p in model.named_parameters() if trainable(n)]
+        named += self.beside.named_parameters()
         self.parameters = [p for _, p in named]
         decayed = [p for n, p in named if p.ndim >= 2 and "embed" not in n]
         plain = [p for n, p in named if not (p.ndim >= 2 and "embed" not in n)]
@@ -236,6 +240,7 @@ class Run:
             "step": self.step,
             "seconds": self.seconds,
             "model": self.model.state_dict(),
+            "beside": self.beside.state_dict(),
             "ema": self.ema,
             "optimiser": self.optimiser.state_dict(),
             "extra": self.extra,
@@ -248,6 +253,7 @@ class Run:
     def _resume(self) -> None:
         state = torch.load(self._state_file, weights_only=True, map_location="cpu")
         self.model.load_state_dict(state["model"])
+        self.beside.load_state_dict(state.get("beside", {}))
         with torch.no_grad():
             torch._foreach_copy_(self.ema, state["ema"])
             for name, value in state["extra"].items():

@@ -6,6 +6,8 @@ through the shards in turn.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +28,12 @@ from lantern.training.tokenizer import to_tensor
 @dataclass
 class Batch:
     """tokens int64 [B, T]; captions [B, P, d] left-padded with zeros, or class ids int64 [B, 1];
-    valid bool [B, P]."""
+    valid bool [B, P]; labels int64 [B], the concept drawn, -1 where unknown."""
 
     tokens: Tensor
     captions: Tensor
     valid: Tensor
+    labels: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
         return Batch(*(value.to(device) for value in vars(self).values()))
@@ -39,11 +42,16 @@ class Batch:
 @dataclass
 class Shard:
     """tokens int16 [N, T]; caption vectors of all samples end to end, fp16 [sum n, d], or class
-    ids int32 [N], with ``offsets`` int32 [N + 1]."""
+    ids int32 [N], with ``offsets`` int32 [N + 1]; labels int16 [N], -1 where unknown."""
 
     tokens: Tensor
     vectors: Tensor
     offsets: Tensor
+    labels: Tensor | None = None
+
+    def __post_init__(self):
+        if self.labels is None:
+            self.labels = torch.full((len(self.tokens),), -1, dtype=torch.int16)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,13 +64,16 @@ class Shard:
             start, end = int(self.offsets[i]), int(self.offsets[i + 1])
             captions[row, prefix - (end - start) :] = self.vectors[start:end]
             valid[row, prefix - (end - start) :] = True
-        return Batch(self.tokens[index].long(), captions, valid)
+        return Batch(self.tokens[index].long(), captions, valid, self.labels[index].long())
 
     @classmethod
-    def join(cls, tokens: list[Tensor], captions: list[Tensor]) -> Shard:
+    def join(
+        cls, tokens: list[Tensor], captions: list[Tensor], labels: list[int] | None = None
+    ) -> Shard:
         """From tokens [n, T] of any integer type and one caption a sample (``encode_captions``)."""
         lengths = torch.tensor([0] + [len(caption) for caption in captions])
-        return cls(torch.cat(tokens).short(), torch.cat(captions), lengths.cumsum(0).int())
+        numbers = None if labels is None else torch.tensor(labels, dtype=torch.int16)
+        return cls(torch.cat(tokens).short(), torch.cat(captions), lengths.cumsum(0).int(), numbers)
 
 
 def encode_captions(text: TextEncoder | ClassNames, captions: list[str]) -> list[Tensor]:
@@ -82,9 +93,11 @@ def make_shard(
     jitter: data.Jitter,
     held_out: bool = False,
 ) -> Shard:
-    """Render and encode ``count`` samples; ``held_out`` draws only held-out pairs."""
+    """Render and encode ``count`` samples; ``held_out`` draws only held-out pairs. Labels are
+    places in ``concepts``."""
     rng = np.random.default_rng(seed)
-    tokens, vectors = [], []
+    place = {concept.label: i for i, concept in enumerate(concepts)}
+    tokens, vectors, labels = [], [], []
     for start in range(0, count, 32):
         images, captions = [], []
         for _ in range(min(32, count - start)):
@@ -93,10 +106,16 @@ def make_shard(
             )
             images.append(data.render(art, spec))
             captions.append(data.sample_caption(concept, spec.background, style, rng))
+            labels.append(place[concept.label])
         with torch.inference_mode(), autocast(torch.device("cpu")):
             tokens.append(vq.encode(to_tensor(images)).flatten(1))
         vectors.extend(encode_captions(text, captions))
-    return Shard.join(tokens, vectors)
+    return Shard.join(tokens, vectors, labels)
+
+
+def fingerprint(*values) -> str:
+    """Twelve hex digits that stand for what shards were made from."""
+    return hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:12]
 
 
 class Shards:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -28,6 +28,9 @@ EMOJI_TARGET = ModelConfig(
     padded_rows="self",
 )
 CAPTION_DROP = 0.1
+# The layer whose output the concept reader looks at, and the weight of its loss.
+READ_LAYER = 4
+READ_WEIGHT = 0.2
 
 
 def initialise(model: Transformer) -> None:
@@ -50,12 +53,16 @@ def training_mask(valid: Tensor, length: int, config: ModelConfig) -> Tensor:
     return mask[:, None]
 
 
-def drop_captions(model: Transformer, batch: Batch, share: float) -> Tensor:
-    """Captions [B, P, d], or class ids [B, 1], with a random share of rows replaced by the
-    unconditional one."""
+def drop_captions(model: Transformer, batch: Batch, share: float) -> Batch:
+    """The batch with a random share of captions [B, P, d], or class ids [B, 1], replaced by the
+    unconditional one and its label by -1."""
     drop = torch.rand(len(batch.tokens), device=batch.captions.device) < share
-    drop = drop.view(-1, *[1] * (batch.captions.ndim - 1))
-    return torch.where(drop, model.caption.uncond, batch.captions)
+    rows = drop.view(-1, *[1] * (batch.captions.ndim - 1))
+    return replace(
+        batch,
+        captions=torch.where(rows, model.caption.uncond, batch.captions),
+        labels=batch.labels.masked_fill(drop, -1),
+    )
 
 
 def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: Tensor) -> Tensor:
@@ -66,12 +73,42 @@ def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: 
     return model(x, slice(0, x.shape[1]), mask)
 
 
-def next_token_loss(model: Transformer, batch: Batch, drop: float = 0.0) -> Tensor:
+def next_token_loss(model: Transformer, batch: Batch) -> Tensor:
     """Mean cross-entropy in nats over all image tokens."""
-    captions = drop_captions(model, batch, drop)
-    hidden = forward_tokens(model, captions, batch.valid, batch.tokens)
+    hidden = forward_tokens(model, batch.captions, batch.valid, batch.tokens)
     logits = model.head(hidden[:, model.config.prefix - 1 :])
     return F.cross_entropy(logits.flatten(0, 1).float(), batch.tokens.flatten())
+
+
+class ConceptReader(nn.Module):
+    """Training aid: a linear reader of the concept on the output of a middle layer of ``model``.
+
+    Captions name concepts in a few word pieces among others, and next-token losses alone bind them
+    to what is drawn very late (docs/log.md). Asking every position of an image for the concept
+    makes the lower layers fetch it from the caption; it is not part of the model.
+    """
+
+    def __init__(self, model: Transformer, concepts: int, layer: int = READ_LAYER):
+        super().__init__()
+        self.norm = nn.RMSNorm(model.config.width, model.config.norm_eps)
+        self.head = nn.Linear(model.config.width, concepts)
+        self.first = model.config.prefix - 1
+        self.seen: Tensor | None = None
+        model.layers[min(layer, model.config.layers - 1)].register_forward_hook(self._keep)
+
+    def _keep(self, module, args, output: Tensor) -> None:
+        self.seen = output if torch.is_grad_enabled() else None
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """Mean cross-entropy in nats of the concept over the positions of the last forward pass;
+        labels int64 [B], -1 for rows to leave out."""
+        logits = self.head(self.norm(self.seen[:, self.first :]))
+        self.seen = None
+        labels = labels[:, None].expand(logits.shape[:2])
+        loss = F.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-1, reduction="sum"
+        )
+        return loss / (labels >= 0).sum().clamp(min=1)
 
 
 def train_target(
@@ -86,22 +123,24 @@ def train_target(
     lr: float = 1.2e-3,
     seed: int = 0,
     init: Path | None = None,
-    sample=None,
+    concepts: int = 0,
 ) -> None:
-    """Train (or resume) in ``folder``; ``init`` starts from exported weights; ``sample`` is called
-    as sample(model, step) now and then with the averaged weights."""
+    """Train (or resume) in ``folder``; ``init`` starts from exported weights. With ``concepts``,
+    the number of labels in the shards, a ConceptReader helps."""
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Transformer(config).to(device)
     initialise(model)
     if init:
         load_weights(model, init / "model.safetensors")
+    reader = ConceptReader(model, concepts).to(device) if concepts else None
     run = Run(
         folder,
         model,
         budget,
         Optimisation(lr=lr, weight_decay=0.05, warmup=100, report_every=20),
         config={"model": asdict(config), "lr": lr, "batch": batch_size, "seed": seed},
+        beside=reader,
     )
     prefix = config.prefix
 
@@ -114,13 +153,12 @@ def train_target(
                 ]
             values["held_out"] = round(float(torch.stack(losses).mean()), 4)
             run.export(out, model.config)
-        if sample and run.step % 400 == 0:
-            with run.averaged():
-                sample(model, run.step)
 
     for step in run.steps(report):
         batch = shards.batch(step, batch_size, prefix).to(device)
+        batch = drop_captions(model, batch, CAPTION_DROP)
         with autocast(device):
-            loss = next_token_loss(model, batch, CAPTION_DROP)
-        run.update(loss)
+            loss = next_token_loss(model, batch)
+            reading = reader(batch.labels) if reader else loss.new_zeros(())
+        run.update(loss + READ_WEIGHT * reading, tokens=loss.detach(), concept=reading.detach())
     run.export(out, model.config)
