@@ -102,6 +102,7 @@ def _data_options(p: argparse.ArgumentParser, shards: str = "--data") -> None:
     p.add_argument("--smallest", type=int, default=96, help="side of the smallest drawing in px")
     p.add_argument("--largest", type=int, default=107, help="side of the largest drawing in px")
     p.add_argument("--shift", type=int, default=8, help="most shift from the centre in px")
+    p.add_argument("--no-mirror", dest="mirror", action="store_false", help="mirror no drawing")
     p.add_argument("--shift-step", type=int, default=1, help="shifts are multiples of this, in px")
 
 
@@ -152,7 +153,7 @@ def _measured(args):
 def _jitter(args):
     from lantern.training.data import Jitter
 
-    return Jitter(args.smallest, args.largest, args.shift, args.shift_step)
+    return Jitter(args.smallest, args.largest, args.shift, args.shift_step, args.mirror)
 
 
 def _shards(args, art):

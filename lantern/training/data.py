@@ -45,13 +45,15 @@ NO_MIRROR = {"clock", "alarm clock", "guitar", "violin", "key"}
 
 @dataclass(frozen=True)
 class Jitter:
-    """How freely drawings are placed: side in pixels, shift from the centre in pixels, and the
-    step of the shift: equal to a token's side, a drawing keeps its tokens wherever it lies."""
+    """How freely drawings are placed: side in pixels, shift from the centre in pixels, the step of
+    the shift (equal to a token's side, a drawing keeps its tokens wherever it lies), and whether
+    drawings that allow it are mirrored half of the time."""
 
     smallest: int = 96
     largest: int = 107
     shift: int = 8
     step: int = 1
+    mirror: bool = True
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,8 @@ def sample_spec(
         drawing = art.index.get((concept.label, style))
         if drawing is not None and is_held_out(concept.name, name) == held_out_pairs:
             break
-    mirror = concept.name not in NO_MIRROR and bool(rng.random() < 0.5)
+    free = jitter.mirror and concept.name not in NO_MIRROR
+    mirror = free and bool(rng.random() < 0.5)
     spec = SceneSpec(drawing, name, mirror, int(rng.integers(2**62)), jitter)
     return spec, concept, style
 
