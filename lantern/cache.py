@@ -50,3 +50,34 @@ class KVCache:
     def reset(self) -> None:
         """Forget all rows; later writes overwrite the old values."""
         self.length = 0
+
+
+class CachePool:
+    """Keeps the caches of finished images for later ones, so that decoding allocates none after
+    the first. Two images at a time get one each. Safe to use from several threads."""
+
+    def __init__(self):
+        self._free: dict[tuple, list[KVCache]] = {}
+
+    def take(
+        self, layers: int, batch: int, heads: int, slots: int, head_dim: int,
+        *, device: torch.device, dtype: torch.dtype,
+    ) -> KVCache:  # fmt: skip
+        """An empty cache of at least ``slots`` slots. Smaller ones that are free are dropped: the
+        sizes of one model differ by its trees only, so soon there is one that suits all."""
+        free = self._free.setdefault((layers, batch, heads, head_dim, device, dtype), [])
+        while free:
+            try:
+                cache = free.pop()
+            except IndexError:  # another thread took it
+                break
+            if cache.slots >= slots:
+                cache.reset()
+                return cache
+        return KVCache(layers, batch, heads, slots, head_dim, device=device, dtype=dtype)
+
+    def give(self, cache: KVCache) -> None:
+        """Take back what ``take`` returned; its holder must not use it any more."""
+        layers, _, batch, heads, _, head_dim = cache.kv.shape
+        key = layers, batch, heads, head_dim, cache.kv.device, cache.kv.dtype
+        self._free.setdefault(key, []).append(cache)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lantern.acceptance import review, rule_for
-from lantern.cache import KVCache
+from lantern.cache import CachePool
 from lantern.config import DecodeOptions
 from lantern.drafting import Drafting
 from lantern.models.drafter import Drafter
@@ -44,6 +45,8 @@ class Decoder:
     ):
         self.target, self.drafter = target, drafter
         self.codes, self.neighbours = codes, neighbours
+        self.caches = CachePool()
+        self.graphs: Graphs | None = None  # steps of fixed shape, where the runtime wants them
 
     @torch.inference_mode()
     def stream(self, caption: Tensor, valid: Tensor, options: DecodeOptions) -> Iterator[StepEvent]:
@@ -52,10 +55,28 @@ class Decoder:
         caption [P, caption_dim] left-padded, valid [P] bool. Time between events, while the caller
         holds the generator, is not counted. Closing the generator stops after the current step.
         """
-        request = _Request(self, caption, valid, options)
-        yield request.prefill()
-        while request.position < request.last:
-            yield request.step()
+        _check_parts(self, options)
+        request = (self.graphs.request if self.graphs else _Request)(self, caption, valid, options)
+        try:
+            yield request.prefill()
+            while request.position < request.last:
+                yield request.step()
+        finally:
+            request.release()
+
+
+class Graphs(Protocol):
+    """What makes requests that decode in steps of fixed shape (see graphs.py)."""
+
+    def request(self, decoder: Decoder, caption: Tensor, valid: Tensor, options: DecodeOptions): ...
+
+
+def _check_parts(decoder: Decoder, options: DecodeOptions) -> None:
+    """ValueError if the mode needs a part that this model lacks."""
+    if options.mode != "ar" and options.tree.nodes > 1 and decoder.drafter is None:
+        raise ValueError(f"mode {options.mode} needs a drafter and this model has none; use ar.")
+    if rule_for(options).k and decoder.neighbours is None:
+        raise ValueError(f"mode {options.mode} needs a neighbour table and this model has none.")
 
 
 class _Request:
@@ -71,14 +92,6 @@ class _Request:
         self.options, self.rule = options, rule_for(options)
         self.shape = options.tree
         self.drafting = options.mode != "ar" and self.shape.nodes > 1
-        if self.drafting and self.drafter is None:
-            raise ValueError(
-                f"mode {options.mode} needs a drafter and this model has none; use ar."
-            )
-        if self.rule.k and self.neighbours is None:
-            raise ValueError(
-                f"mode {options.mode} needs a neighbour table and this model has none."
-            )
         config = self.target.config
         weight = self.target.embedding.weight
         self.device, self.watch = weight.device, Stopwatch(weight.device)
@@ -86,16 +99,36 @@ class _Request:
         self.prefix, self.last = config.prefix, config.image_tokens - 1
         self.caption, self.valid = caption, valid
         self.greedy = options.temperature == 0
-        slots = config.prefix + config.image_tokens + self.shape.nodes
-        self.cache = KVCache(
-            config.layers, 2, config.heads, slots, config.head_dim,
-            device=self.device, dtype=weight.dtype,
-        )  # fmt: skip
+        self.steps = 0
+        self.caches = decoder.caches
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Caches and masks."""
+        config, weight = self.target.config, self.target.embedding.weight
+        where = {"device": self.device, "dtype": weight.dtype}
+        rows = config.prefix + config.image_tokens
+        slots = rows + self.shape.nodes
+        self.cache = self.caches.take(
+            config.layers, 2, config.heads, slots, config.head_dim, **where
+        )
+        self.draft_cache = None
+        if self.drafting:
+            heads = self.drafter.config.heads
+            self.draft_cache = self.caches.take(
+                len(self.drafter.layers), 2, heads, rows + Drafting.rows_beyond(self.shape),
+                config.width // heads, **where,
+            )  # fmt: skip
         # Additive mask of every later query: padded caption slots are hidden, all else is seen.
         self.seen = torch.zeros(1, 1, self.shape.nodes, slots, device=self.device)
-        self.seen[..., : config.prefix].masked_fill_(~valid, -torch.inf)
+        self.seen[..., : config.prefix].masked_fill_(~self.valid, -torch.inf)
         self.seen = self.seen.to(weight.dtype)
-        self.steps = 0
+
+    def release(self) -> None:
+        """Hand the caches back."""
+        for cache in (self.cache, self.draft_cache):
+            if cache is not None:
+                self.caches.give(cache)
 
     # -- passes ---------------------------------------------------------------------------------
 
@@ -109,19 +142,24 @@ class _Request:
         x = self.target.prefix(self.caption)
         hidden = self.target(x, slice(0, self.prefix), mask, self.cache, 0)
         self.cache.length = self.prefix
-        probs, choices, margins = self._read(hidden[:, -1:], torch.zeros(1, dtype=torch.long))
+        first = torch.zeros(1, dtype=torch.long, device=self.device)
+        probs, choices, margins = self._read(hidden[:, -1:], first)
         p_choice = probs.gather(1, choices[:, None])[:, 0]
         token, margin, p = torch.stack([choices.float(), margins, p_choice])[:, 0].tolist()
         self._check(margin)
         self.root, self.position = int(token), 0
         if self.drafting:
-            self.draft = Drafting(self.drafter, self.target, options, self.cache.slots, self.noise)
-            # Condition rows pair their hidden state with token 0, the last one with the root.
-            ids = torch.zeros(self.prefix, dtype=torch.long, device=self.device)
-            ids[-1] = self.root
-            self.draft.extend(ids, hidden)
+            self._begin_drafting(hidden)
         event = self._token(0, self.root, TARGET, self.root, margin, p, p)
         return self._event(0, [event], (), {"prefill": self.watch.lap()})
+
+    def _begin_drafting(self, hidden: Tensor) -> None:
+        """The drafter's rows of the condition: each pairs its hidden state with token 0, the last
+        one with the root."""
+        self.draft = Drafting(self.drafter, self.target, self.options, self.draft_cache, self.noise)
+        ids = torch.zeros(self.prefix, dtype=torch.long, device=self.device)
+        ids[-1] = self.root
+        self.draft.extend(ids, hidden)
 
     def step(self) -> StepEvent:
         """Draft a tree, verify it in one target pass and commit what was accepted."""
@@ -132,17 +170,9 @@ class _Request:
         after = (self.position + 1 + tree.depth).clamp(max=self.last)
         probs, choices, margins = self._read(hidden, after)
         seconds["verify"] = self.watch.lap()
-        codes = self.codes if self.options.pick == "nearest" else None
-        verdict = review(tree, probs, choices, self.rule, self.neighbours, self.greedy, codes)
-        report = self._report(tree, probs, choices, margins, verdict)
-        self._check(sum(report["margin"]))
-        path, tokens = self._commit(tree, report)
-        nodes = tuple(
-            NodeEvent(int(t), int(q), int(d), s, i in path and i > 0)
-            for i, (t, q, d, s) in enumerate(
-                zip(*(report[n] for n in ("token", "parent", "depth", "score")), strict=True)
-            )
-        )
+        report = self._report(*self._judge(tree, probs, choices, margins))
+        path, tokens, nodes = self._commit(report)
+        self.cache.keep(self.cache.length, path)
         seconds["accept"] = self.watch.lap()
         if self.drafting and self.position < self.last:
             ids = torch.tensor([t.token for t in tokens], device=self.device)
@@ -174,13 +204,12 @@ class _Request:
         choices, margins = choose(z, self.noise[positions])
         return z.softmax(-1), choices, margins
 
-    # -- bookkeeping ----------------------------------------------------------------------------
-
-    def _report(self, tree, probs, choices, margins, verdict) -> dict[str, list[float]]:
-        """Everything the host needs about this step, in the step's one device-to-host copy.
-
-        Integers travel as fp32, exact up to 2**24.
-        """
+    def _judge(self, tree: DraftTree, probs: Tensor, choices: Tensor, margins: Tensor):
+        """Review the tree; names and fp32 rows [names, N] of everything the host needs to know
+        about this step. Integers travel as fp32, exact up to 2**24."""
+        codes = self.codes if self.options.pick == "nearest" else None
+        verdict = review(tree, probs, choices, self.rule, self.neighbours, self.greedy, codes)
+        accept = self._inside(tree, verdict.accept)
         choice = choices[tree.parent]
         rows = {
             "token": tree.tokens,
@@ -192,24 +221,33 @@ class _Request:
             "p_choice": probs.gather(1, choices[:, None])[:, 0],
             "p_token": probs[tree.parent, tree.tokens],
             "mass": verdict.mass,
-            "end": deepest(tree, verdict.accept).expand(len(tree)),
+            "end": deepest(tree, accept).expand(len(tree)),
         }
         if self.rule.k:
             near = self.neighbours[tree.tokens, : self.rule.k] == choice[:, None]
             # 1 = nearest; 0 = the choice is not among the k nearest.
             rows["rank"] = (near.int().argmax(1) + 1) * near.any(1)
             rows["distance"] = (self.codes[choice] - self.codes[tree.tokens]).norm(dim=-1)
-        packed = torch.stack([value.float() for value in rows.values()])
-        return dict(zip(rows, packed.tolist(), strict=True))
+        return tuple(rows), torch.stack([value.float() for value in rows.values()])
 
-    def _commit(self, tree: DraftTree, report: dict) -> tuple[list[int], list[TokenEvent]]:
-        """Keep the accepted rows in the cache, advance the root; returns path and new tokens."""
+    def _inside(self, tree: DraftTree, accept: Tensor) -> Tensor:
+        """``accept`` of the nodes inside the image, which all are."""
+        return accept
+
+    # -- bookkeeping ----------------------------------------------------------------------------
+
+    def _report(self, names: tuple[str, ...], packed: Tensor) -> dict[str, list[float]]:
+        """The step's one device-to-host copy."""
+        return dict(zip(names, packed.tolist(), strict=True))
+
+    def _commit(self, report: dict) -> tuple[list[int], list[TokenEvent], tuple[NodeEvent, ...]]:
+        """Advance the root by what was accepted: path of nodes, new tokens and the tree."""
+        self._check(sum(report["margin"]))
         node = int(report["end"][0])
         path = [node]
         while node:
             node = int(report["parent"][node])
             path.insert(0, node)
-        self.cache.keep(self.cache.length, path)
         tokens = []
         for parent, node in zip(path, path[1:], strict=False):
             token, choice = int(report["token"][node]), int(report["choice"][parent])
@@ -232,7 +270,12 @@ class _Request:
                 self._token(position, choice, TARGET, choice, report["margin"][end], p, p)
             )
         self.root, self.position = tokens[-1].token, tokens[-1].position
-        return path, tokens
+        columns = (report[name] for name in ("token", "parent", "depth", "score"))
+        nodes = tuple(
+            NodeEvent(int(t), int(q), int(d), s, i in path and i > 0)
+            for i, (t, q, d, s) in enumerate(zip(*columns, strict=True))
+        )
+        return path, tokens, nodes
 
     def _token(
         self, position, token, kind, choice, margin, p_choice, p_token,

@@ -8,6 +8,7 @@ uses them, have one shape whatever the drafter believes. Knows nothing of accept
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lantern.cache import KVCache
-from lantern.config import DecodeOptions
+from lantern.config import DecodeOptions, TreeShape
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer
 from lantern.sampling import guide, process
@@ -38,11 +39,12 @@ class Drafting:
         drafter: Drafter,
         target: Transformer,
         options: DecodeOptions,
-        slots: int,
+        cache: KVCache,
         noise: Tensor,
     ):
-        """``slots``: rows an image can commit; ``noise`` [positions, V]: the target's own."""
-        self.drafter, self.target = drafter, target
+        """``cache``: empty, with room for the image's rows and ``rows_beyond``; ``noise``
+        [positions, V]: the target's own."""
+        self.drafter, self.target, self.cache = drafter, target, cache
         self.options, self.shape, self.noise = options, options.tree, noise
         self.device = noise.device
         self.last = target.config.image_tokens - 1
@@ -50,11 +52,11 @@ class Drafting:
         # Depth of every candidate of a full dynamic tree; of a shallower one the first of them.
         self.depths = torch.arange(2, levels + 1).repeat_interleave(width**2)
         self.depths = F.pad(self.depths, (width, 0), value=1).to(self.device)
-        heads, dtype = drafter.config.heads, target.embedding.weight.dtype
-        self.cache = KVCache(
-            len(drafter.layers), 2, heads, slots + max(width * levels, self.shape.nodes),
-            target.config.width // heads, device=self.device, dtype=dtype,
-        )  # fmt: skip
+
+    @staticmethod
+    def rows_beyond(shape: TreeShape) -> int:
+        """Rows of the cache that a tree needs behind those of the image."""
+        return max(shape.branch * shape.depth, shape.nodes)
 
     def extend(self, ids: Tensor, hidden: Tensor) -> None:
         """Append rows (token, hidden of the position before it) for good and keep the last
@@ -77,7 +79,7 @@ class Drafting:
         grow = self._grow_static if self.shape.growth == "static" else self._grow_dynamic
         return grow(root, position, levels)
 
-    def _grow_dynamic(self, root: int, position: int, levels: int) -> DraftTree:
+    def _grow_dynamic(self, root: int | Tensor, position: int | Tensor, levels: int) -> DraftTree:
         width = self.shape.branch
         tokens, score = self._candidates(self.prediction, position + 1)
         all_tokens, all_scores = [tokens[0]], [score[0]]
@@ -100,48 +102,39 @@ class Drafting:
             frontier_tokens, frontier = tokens.flatten()[best], best + offset
             feature, lineage = out[:, best // width], seen[best // width]
         tokens = torch.cat(all_tokens)
+        depths = self.depths[: len(tokens)]
+        scores = self._rank(torch.cat(all_scores), depths, position)
         return DraftTree.select(
-            root, tokens, torch.cat(all_scores), torch.cat(all_parents),
-            self.depths[: len(tokens)], self.shape.nodes, levels=levels, width=width,
+            root, tokens, scores, torch.cat(all_parents), depths, self.shape.nodes,
+            levels=levels, width=width,
         )  # fmt: skip
 
-    def _grow_static(self, root: int, position: int, levels: int) -> DraftTree:
+    def _rank(self, scores: Tensor, depths: Tensor, position: int | Tensor) -> Tensor:
+        """The scores candidates are chosen by: as they are, since none is past the image's end."""
+        return scores
+
+    def _grow_static(self, root: int | Tensor, position: int | Tensor, levels: int) -> DraftTree:
+        shape = self.shape
+        plan = static_plan(shape.nodes, shape.depth, shape.branch, self.device)
         tokens, score = self._candidates(self.prediction, position + 1)
         feature = self.prediction
-        seen = torch.zeros(1, 0, dtype=torch.bool, device=self.device)
-        chosen = static_paths(self.shape.nodes, levels, self.shape.branch)
-        depth = [len(path) for path in chosen]
-        parent = [0 if d < 2 else chosen.index(p[:-1]) for p, d in zip(chosen, depth, strict=True)]
-        all_tokens = [torch.tensor([root], device=self.device)]
-        all_scores = [torch.zeros(1, device=self.device)]
-        fed = [()]  # paths whose children the latest candidates are
-        for level in range(1, levels + 1):
-            nodes = [path for path in chosen if len(path) == level]
-            row = torch.tensor([fed.index(path[:-1]) for path in nodes], device=self.device)
-            rank = torch.tensor([path[-1] for path in nodes], device=self.device)
-            if not nodes:
-                break
-            node_tokens, node_scores = tokens[row, rank], score[row, rank]
+        head = torch.zeros(1, dtype=torch.long, device=self.device)
+        all_tokens, all_scores = [head + root], [head.float()]
+        for level, part in enumerate(plan.levels[:levels], start=1):
+            node_tokens, node_scores = tokens[part.row, part.rank], score[part.row, part.rank]
             all_tokens.append(node_tokens)
-            all_scores.append(node_scores.float())
-            fed = [path for path in nodes if any(p[:-1] == path for p in chosen)]
-            if not fed:
+            all_scores.append(node_scores)
+            if level == levels or not len(part.fed):
                 break
-            keep = torch.tensor([nodes.index(path) for path in fed], device=self.device)
-            itself = torch.eye(len(fed), dtype=torch.bool, device=self.device)
-            seen = torch.cat([seen[row[keep]], itself], dim=1)
-            feature = self._level(node_tokens[keep], feature[:, row[keep]], seen, level)
+            fed_tokens, fed_scores = node_tokens[part.fed], node_scores[part.fed]
+            feature = self._level(fed_tokens, feature[:, part.above], part.seen, level)
             tokens, score = self._candidates(feature, position + 1 + level)
-            score = score + node_scores[keep][:, None]
-        count = sum(len(part) for part in all_tokens)
+            score = score + fed_scores[:, None]
+        count = plan.counts[min(levels, len(plan.levels))]
         return DraftTree(
-            torch.cat(all_tokens),
-            torch.tensor(parent[:count], device=self.device),
-            torch.tensor(depth[:count], device=self.device),
-            torch.cat(all_scores),
-            levels,
-            min(self.shape.branch, count - 1),
-        )
+            torch.cat(all_tokens), plan.parent[:count], plan.depth[:count], torch.cat(all_scores),
+            levels, min(shape.branch, count - 1),
+        )  # fmt: skip
 
     def _level(self, tokens: Tensor, feature: Tensor, seen: Tensor, level: int) -> Tensor:
         """Feed one level of the tree: tokens [M] with their parents' features [2, M, W]; ``seen``
@@ -184,3 +177,56 @@ def static_paths(nodes: int, depth: int, branch: int) -> list[tuple[int, ...]]:
                 child = score * FIRST_RANK * RANK_DECAY**rank
                 heapq.heappush(open_paths, (child, (*path, rank)))
     return sorted(paths, key=lambda path: (len(path), path))
+
+
+@dataclass(frozen=True)
+class StaticLevel:
+    """One level of a static tree, as indices. Node i of the level is candidate ``rank`` [n] of row
+    ``row`` [n] of the candidates at hand. ``fed`` [m]: nodes with children, whose parents' features
+    stand in rows ``above`` [m] and which see the rows ``seen`` [m, R] fed so far."""
+
+    row: Tensor
+    rank: Tensor
+    fed: Tensor
+    above: Tensor
+    seen: Tensor
+
+
+@dataclass(frozen=True)
+class StaticPlan:
+    """``parent`` and ``depth`` [N] of the nodes; ``counts[l]``: nodes down to level l."""
+
+    levels: tuple[StaticLevel, ...]
+    parent: Tensor
+    depth: Tensor
+    counts: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def static_plan(nodes: int, depth: int, branch: int, device: torch.device) -> StaticPlan:
+    """``static_paths`` as index tensors, made once for a shape and device."""
+
+    def index(values) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    paths = static_paths(nodes, depth, branch)
+    number = {path: i for i, path in enumerate(paths)}
+    with_children = {path[:-1] for path in paths[1:]}
+    levels, fed, seen = [], {(): 0}, torch.zeros(1, 0, dtype=torch.bool, device=device)
+    for level in range(1, len(paths[-1]) + 1):
+        here = [path for path in paths if len(path) == level]
+        row = index([fed[path[:-1]] for path in here])
+        going_on = [i for i, path in enumerate(here) if path in with_children]
+        keep = index(going_on)
+        itself = torch.eye(len(going_on), dtype=torch.bool, device=device)
+        seen = torch.cat([seen[row[keep]], itself], dim=1)
+        rank = index([path[-1] for path in here])
+        levels.append(StaticLevel(row, rank, keep, row[keep], seen))
+        fed = {here[i]: j for j, i in enumerate(going_on)}
+    depths = [len(path) for path in paths]
+    return StaticPlan(
+        tuple(levels),
+        index([number[path[:-1]] for path in paths]),  # the root is its own parent: ()[:-1] is ()
+        index(depths),
+        tuple(sum(d <= level for d in depths) for level in range(len(levels) + 1)),
+    )
