@@ -22,7 +22,7 @@ from app.params import RunParams, draws_classes, problem, sentence_case
 from lantern import checkpoints
 from lantern.config import DecodeOptions
 from lantern.pipeline import Pipeline
-from lantern.runtime import release_memory
+from lantern.runtime import is_out_of_memory, release_memory
 from lantern.trace import DecodeTrace, StepEvent
 from lantern.tuning import Tuner
 
@@ -30,14 +30,20 @@ log = logging.getLogger("lantern.studio")
 
 PREVIEW_SECONDS = 0.25
 MAX_WAITING = 20
+MAX_PER_VISITOR = 3  # waiting and running together: one visitor cannot fill the line
 MAX_SECONDS = 180.0
 
 QUEUED, LOADING, MEASURING, RUNNING = "queued", "loading", "measuring", "running"
 DONE, STOPPED, FAILED = "done", "stopped", "failed"
 
 
+OUT_OF_MEMORY = (
+    "The device ran out of memory; choose a smaller draft tree or a smaller model and run again."
+)
+
+
 class QueueFull(RuntimeError):
-    """Too many runs are waiting."""
+    """Too many runs are waiting, of everybody or of one visitor."""
 
 
 class Stopped(Exception):
@@ -91,6 +97,12 @@ class Job:
         """For ``work``, after every step: raises Stopped once the visitor has left or stopped."""
         if self.cancel.is_set():
             raise Stopped
+
+    @property
+    def limited(self) -> bool:
+        """Whether it counts against MAX_PER_VISITOR; loading alone does not, since a later choice
+        of the same visitor takes its place."""
+        return self.params is not None or self.work is not None
 
     @property
     def over(self) -> bool:
@@ -198,11 +210,20 @@ class Studio:
     def _enqueue(self, job: Job) -> Job:
         with self._ready:
             replaced = [old for old in self._waiting() if self._replaces(job, old)]
-            if len(self._waiting()) - len(replaced) >= MAX_WAITING:
+            waiting = [old for old in self._waiting() if old not in replaced]
+            if len(waiting) >= MAX_WAITING:
                 raise QueueFull(f"{MAX_WAITING} runs are waiting already; try again in a minute.")
+            current = self._current
+            busy = current is not None and not current.cancel.is_set()
+            own = [
+                old for old in (*waiting, *([current] if busy else [])) if old.owner == job.owner
+            ]
+            if len(own) >= MAX_PER_VISITOR and job.limited:
+                raise QueueFull(
+                    f"{len(own)} of your runs are in line already; wait for one or press Stop."
+                )
             for old in replaced:
                 old.cancel.set()
-            current = self._current
             if current and self._replaces(job, current):
                 replaced.append(current)
                 # What the new job needs too goes on loading.
@@ -216,7 +237,7 @@ class Studio:
 
     @staticmethod
     def _replaces(job: Job, old: Job) -> bool:
-        return old.params is None and old.work is None and old.owner == job.owner
+        return not old.limited and old.owner == job.owner
 
     def _waiting(self) -> list[Job]:
         """Jobs in line whose visitor still wants them; call with the lock held."""
@@ -235,7 +256,10 @@ class Studio:
                 # Whatever a run meets, the next visitor's run must start; the sentence goes to
                 # the visitor, the traceback to the log.
                 log.exception("run failed")
-                job.update(state=FAILED, message=f"This run failed: {error}.")
+                job.update(state=FAILED, message=_failure(error))
+                if self.pipeline is not None:
+                    self.pipeline.forget()
+                release_memory()
             finally:
                 with self._ready:
                     self._current = None
@@ -357,3 +381,11 @@ class Studio:
             job.update(state=MEASURING, message="Measuring this device …")
             lanes = [self._tuner.choose(options) for options in lanes]
         return lanes
+
+
+def _failure(error: Exception) -> str:
+    """What the visitor is told of an exception nobody expected."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+    return f"This run failed: {reason}. Please run it again."

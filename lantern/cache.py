@@ -81,3 +81,7 @@ class CachePool:
         layers, _, batch, heads, _, head_dim = cache.kv.shape
         key = layers, batch, heads, head_dim, cache.kv.device, cache.kv.dtype
         self._free.setdefault(key, []).append(cache)
+
+    def clear(self) -> None:
+        """Let go of all free caches."""
+        self._free.clear()

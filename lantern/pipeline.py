@@ -233,6 +233,10 @@ class Pipeline:
         trace.image_sha256 = hashlib.sha256(image.tobytes()).hexdigest()
         return image
 
+    def forget(self) -> None:
+        """Drop buffers kept for later runs: the next one starts as in a fresh process."""
+        self.decoder.caches.clear()
+
     @torch.inference_mode()
     def image(self, tokens: list[int] | Tensor) -> Image.Image:
         """Tokens (at most grid x grid; missing ones stay blank) -> RGB image."""

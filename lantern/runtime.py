@@ -102,6 +102,16 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that the device or the system has no memory left."""
+    words = str(error)  # a CPU allocation that fails is a plain RuntimeError
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "can't allocate memory" in words
+        or "not enough memory" in words
+    )
+
+
 def _cpu_name() -> str:
     try:
         with open("/proc/cpuinfo") as file:

@@ -68,6 +68,9 @@ class SmallPipeline:
     def warm_up(self, options=None):
         pass
 
+    def forget(self):
+        self.decoder.caches.clear()
+
     def image(self, tokens):
         return Image.fromarray(np.full((8, 8, 3), len(tokens), np.uint8))
 
