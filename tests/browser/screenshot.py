@@ -6,8 +6,8 @@ Writes app.png (1440 x 900, light), app-dark.png and app-phone.png (390 px wide,
 import sys
 from pathlib import Path
 
+from driving import FLAGS, chromium_path, run
 from playwright.sync_api import sync_playwright
-from test_compare import FLAGS, chromium_path, run
 
 VIEWS = {
     "app": {"viewport": {"width": 1440, "height": 900}},

@@ -1,119 +1,15 @@
 """The real app on the shipped model, driven in Chromium."""
 
-import io
 import json
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from PIL import Image
-from playwright.sync_api import expect, sync_playwright
-
-ROOT = Path(__file__).parent.parent.parent
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-         "--disable-background-networking", "--disable-component-update"]  # fmt: skip
-# Gradio's own footer link and its placeholder for an empty image.
-NOT_OURS = {"image-redundant-alt", "aria-prohibited-attr"}
+from driving import choose_model, picture, run, serious
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
-
-
-def chromium_path() -> str:
-    """The system's Chromium or Chrome."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    assert path, "Chromium is needed: apt-get install chromium"
-    return path
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    from tiny_models import write_class_model  # not where screenshot.py borrows from this file
-
-    models = tmp_path_factory.mktemp("models")
-    write_class_model(models, "llamagen-b-256")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1",
-                                "LANTERN_MODELS": str(models)}  # fmt: skip
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "app.py"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            assert process.poll() is None, "app.py ended"
-            assert time.monotonic() - began < 120, "app.py did not answer"
-            try:
-                assert urllib.request.urlopen(url, timeout=5).status == 200
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser, address):
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.errors, page.foreign = [], []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on(
-        "request",
-        lambda r: page.foreign.append(r.url)
-        if not r.url.startswith((address, "data:", "blob:"))
-        else None,
-    )
-    page.goto(address)
-    expect(page.locator("#lt-status")).to_contain_text("Ready")
-    yield page
-    assert not page.foreign, f"requests left the machine: {page.foreign}"
-    assert not page.errors
-    page.close()
-
-
-def run(page):
-    page.locator("#lt-run").click()
-    expect(page.locator("#lt-status .done")).to_be_visible(timeout=120_000)
-
-
-def choose_model(page, label: str):
-    page.get_by_label("Model", exact=True).click()
-    page.get_by_role("option", name=label).click()
-
-
-def picture(page, mode: str) -> Image.Image:
-    source = page.locator(f"#lt-image-{mode} img").get_attribute("src")
-    return Image.open(io.BytesIO(page.request.get(source).body()))
-
-
-def serious(page) -> list[str]:
-    violations = Axe().run(page).response["violations"]
-    return [
-        f"{v['id']}: {v['nodes'][0]['html'][:120]}"
-        for v in violations
-        if v["impact"] in ("serious", "critical") and v["id"] not in NOT_OURS
-    ]
 
 
 def test_a_visitor_presses_run_and_gets_three_images(page):
