@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test lint chromium clean
+.PHONY: run test soak lint chromium clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python app.py
 
 test: $(VENV)/dev.stamp chromium lint
 	$(BIN)/python -m pytest
+
+# Ten minutes of eight visitors at once on the shipped model; prints the report.
+soak: $(VENV)/dev.stamp
+	$(BIN)/python tests/soak/soak.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
