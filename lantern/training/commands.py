@@ -37,6 +37,7 @@ def add_commands(commands) -> None:
         "--no-reader", dest="reader", action="store_false",
         help="train without the auxiliary loss that asks every position for the concept",
     )  # fmt: skip
+    p.add_argument("--compile", action="store_true", help="compile the loss; faster updates")
     p.set_defaults(run=train_target)
     _common(p, "target")
 
@@ -203,6 +204,7 @@ def train_target(args) -> None:
         shards, held_out, args.folder, args.model_dir / "target", budget,
         batch_size=args.batch, lr=args.lr, seed=args.seed, init=args.init,
         concepts=len(read_concepts(core_only=args.core)) if args.reader else 0,
+        compiled=args.compile,
     )  # fmt: skip
 
 
