@@ -15,10 +15,9 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from lantern.ambiguity import ambiguity
 from lantern.config import DecodeOptions
-from lantern.models.llamagen import left_pad, prefix_mask
 from lantern.pipeline import Pipeline
-from lantern.sampling import guide, process
 from lantern.trace import DecodeTrace
 from lantern.training import data, judge
 from lantern.training.art import STYLES, Art, Concept
@@ -63,29 +62,16 @@ def codes_alive(pipeline: Pipeline, shard: Shard) -> float:
     return len(shard.tokens.unique()) / pipeline.vq.config.codebook_size
 
 
-@torch.inference_mode()
-def ambiguity(pipeline: Pipeline, trace: DecodeTrace, options: DecodeOptions) -> Tensor:
-    """top-1, top-10 probability and entropy (nats) of the target along an image: [T, 3]."""
-    target = pipeline.decoder.target
-    p = target.config.prefix
-    caption, valid = left_pad(pipeline.text.encode([trace.prompt])[0], p)
-    tokens = torch.tensor(trace.tokens[:-1])
-    n = p + len(tokens)
-    mask = torch.full((1, 1, n, n), -torch.inf).triu(1)
-    mask[..., :p, :p] = prefix_mask(valid, target.config)
-    mask[..., p:, :p].masked_fill_(~valid, -torch.inf)
-    x = torch.cat([target.prefix(caption), target.embedding(tokens).expand(2, -1, -1)], 1)
-    hidden = target(x, slice(0, n), mask)[:, p - 1 :]
-    z = process(
-        guide(target.logits(hidden), options.cfg),
-        options.temperature,
-        options.top_k,
-        options.top_p,
-    )
-    probs = z.softmax(-1)
-    best = probs.topk(10, dim=-1).values
-    entropy = -(probs * probs.clamp(min=1e-12).log()).sum(-1)
-    return torch.stack([best[:, 0], best.sum(-1), entropy], dim=1)
+def mean_ambiguity(
+    pipeline: Pipeline, traces: list[DecodeTrace], options: DecodeOptions
+) -> dict[str, float]:
+    """Means over all tokens of all images; entropy in nats."""
+    found = [ambiguity(pipeline, t.prompt, t.tokens, options) for t in traces]
+    return {
+        "top1": float(torch.cat([a.top1 for a in found]).mean()),
+        "top10": float(torch.cat([a.top10 for a in found]).mean()),
+        "entropy_nats": float(torch.cat([a.entropy for a in found]).mean()),
+    }
 
 
 def generate_all(
@@ -176,9 +162,7 @@ def evaluate(
     for mode in MODES:
         figures["modes"][mode], traces = examiner.measure(replace(options, mode=mode))
         if mode == "ar":
-            values = torch.cat([ambiguity(pipeline, t, options) for t in traces]).mean(0)
-            names = ("top1", "top10", "entropy_nats")
-            figures["ambiguity"] = dict(zip(names, values.tolist(), strict=True))
+            figures["ambiguity"] = mean_ambiguity(pipeline, traces, options)
             figures["environment"] = traces[0].environment
     cells = [(k, d) for k in GRID_K for d in GRID_DELTA] if grid else [(1000, 0.2)]
     for k, delta in cells:
