@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lantern.config import MODES
-from lantern.trace import EXACT, RELAXED, TARGET, DecodeTrace
+from lantern.trace import RELAXED, DecodeTrace
 
 TITLES = {
     "ar": "AR",
@@ -159,22 +159,3 @@ def ratio(ar: DecodeTrace, other: DecodeTrace) -> str:
     if value >= 1:
         return f"{value:.2f}× as fast as AR"
     return f"slower than AR ({value:.2f}×)"
-
-
-def map_data(trace: DecodeTrace, image_url: str) -> dict:
-    """What the token map shows of one lane's complete trace: plain numbers and one image."""
-    kinds = trace.kinds
-    total = len(trace.tokens)
-    letter = {EXACT: "e", RELAXED: "r", TARGET: "t"}
-    return {
-        "lane": TITLES[trace.mode],
-        "image": image_url,
-        "grid": trace.grid,
-        "kinds": "".join(letter[t.kind] for t in trace.token_events),
-        "tokens": [
-            [t.token, t.choice, t.rank, round(t.p_token, 4), round(t.p_choice, 4)]
-            for t in trace.token_events
-        ],
-        "shares": {letter[kind]: round(100 * kinds[kind] / total) for kind in letter},
-        "counts": {letter[kind]: kinds[kind] for kind in letter},
-    }

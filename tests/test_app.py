@@ -346,7 +346,7 @@ def test_a_five_lane_run_fills_the_page(studio):
     values[RunParams.names().index("coupled")] = True
     *_, last = compare_run.run(studio, view, values, "a")
     last = dict(zip(view.outputs, last, strict=True))
-    assert [lane["lane"] for lane in last["map"]["lanes"]] == ["LANTERN", "LANTERN coupled"]
+    assert [lane["mode"] for lane in last["map"]["lanes"]] == list(ALL_MODES)
     assert "all five lanes" in last["status"] and "Coupled" in last["sentence"]
     assert all(f"var(--lt-{mode})" in last["histogram"] for mode in ALL_MODES[1:])
     assert all("the speed of AR" in last[f"card {mode}"] for mode in ALL_MODES[1:])

@@ -7,7 +7,7 @@ from test_trace import hand_made
 
 from app.figures import LANES, accepted_length_histogram
 from app.studio import Studio
-from app.summary import TITLES, lane_card, map_data, sentence
+from app.summary import TITLES, lane_card, sentence
 from lantern.config import ALL_MODES
 
 
@@ -69,12 +69,6 @@ def test_cards_never_claim_a_speed_before_the_lane_is_complete():
     card = lane_card("lantern", traces["lantern"], traces["ar"])
     assert "the speed of AR" not in card and "tokens so far" in card
     assert "–" in lane_card("ar", None, None)
-
-
-def test_map_data_counts_every_token():
-    data = map_data(hand_made(), "data:,")
-    assert data["kinds"] == "trte" and data["counts"] == {"e": 1, "r": 1, "t": 2}
-    assert data["tokens"][1][:3] == [9, 4, 2] and data["lane"] == "LANTERN"
 
 
 def test_histogram_is_themed_svg_with_both_means():

@@ -1,30 +1,15 @@
-"""TokenMap: the image with a mark on every token. Fed with ``app.summary.map_data`` of
-each lane to choose from."""
+"""TokenMap: the image with a mark on every token. Its value is the whole run (app.payload), which
+it hands to the other parts of the page."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
-import gradio as gr
-
-HERE = Path(__file__).parent
+from app.components.page_part import PagePart
 
 
-class TokenMap(gr.HTML):
-    """Canvas over the picture. The template is constant and all text is set as text content, since
-    template values would be interpreted as HTML."""
+class TokenMap(PagePart):
+    """Canvas over the picture. ``measure``: server function for the layer that needs the model."""
 
-    def __init__(self, **kwargs):
-        super().__init__(
-            value=None,
-            html_template=(HERE / "token_map.html").read_text(encoding="utf-8"),
-            css_template=(HERE / "token_map.css").read_text(encoding="utf-8"),
-            js_on_load=(HERE / "token_map.js").read_text(encoding="utf-8"),
-            **kwargs,
-        )
-
-    def postprocess(self, value: dict | None) -> dict | None:
-        return value
-
-    def api_info(self) -> dict:
-        return {"type": "object"}
+    def __init__(self, measure: Callable, **kwargs):
+        super().__init__("token_map", texts="map.", server_functions=[measure], **kwargs)

@@ -6,7 +6,9 @@ import random
 
 import gradio as gr
 
+from app.components.inspector import Inspector
 from app.components.token_map import TokenMap
+from app.inspection import server_functions
 from app.params import RunParams, problem
 from app.studio import Studio
 from app.summary import TITLES, empty_card
@@ -86,7 +88,9 @@ def _results(
         with gr.Column(min_width=320):
             histogram = gr.HTML(EMPTY_HISTOGRAM, elem_id="lt-histogram", elem_classes="lt-panel")
         with gr.Column(min_width=320):
-            token_map = TokenMap(elem_id="lt-map", elem_classes="lt-panel")
+            measure, look = server_functions(studio)
+            token_map = TokenMap(measure, elem_id="lt-map", elem_classes="lt-panel")
+    Inspector(look, elem_id="lt-look", elem_classes="lt-panel lt-look")
     view = View(images, cards, histogram, token_map, summary, status, menu, run_button, stop)
     for card, text in lane_notes(view, studio.model).items():
         card.value = text

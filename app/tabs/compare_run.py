@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import html
-import io
 import logging
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import gradio as gr
 from app.components.token_map import TokenMap
 from app.figures import accepted_length_histogram
 from app.params import RunParams
+from app.payload import Run, to_payload
 from app.studio import (
     FAILED,
     LOADING,
@@ -24,7 +24,7 @@ from app.studio import (
     QueueFull,
     Studio,
 )
-from app.summary import TITLES, empty_card, lane_card, map_data, no_drafter_card, sentence
+from app.summary import TITLES, empty_card, lane_card, no_drafter_card, sentence
 from lantern import checkpoints
 
 log = logging.getLogger("lantern.compare")
@@ -166,9 +166,11 @@ def _final(view: View, job: Job) -> dict:
         changes[view.histogram] = accepted_length_histogram(
             {mode: lane.trace for mode, lane in finished.items() if mode != "ar"}
         )
-        relaxed = [finished[mode] for mode in ("lantern", "lantern-coupled") if mode in finished]
-        maps = [map_data(lane.trace, _data_url(lane.image)) for lane in relaxed]
-        changes[view.token_map] = {"lanes": maps}
+        run = Run(
+            {mode: lane.trace for mode, lane in finished.items()},
+            {mode: lane.image for mode, lane in finished.items()},
+        )
+        changes[view.token_map] = to_payload(run, dataclasses.asdict(job.params))
         changes[view.sentence] = sentence(traces)
     changes[view.status] = _final_status(job, traces)
     return changes | _controls(view, running=False)
@@ -189,9 +191,3 @@ def _final_status(job: Job, traces: dict) -> str:
         return status_line("Done, in AR alone: this model has no drafter.", "done")
     lanes = {3: "three", 5: "five"}[len(traces)]
     return status_line(f"Done. Same seed, same luck in all {lanes} lanes.", "done")
-
-
-def _data_url(image) -> str:
-    out = io.BytesIO()
-    image.save(out, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()

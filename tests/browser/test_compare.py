@@ -54,7 +54,7 @@ def test_five_lanes_on_one_row(page):
     canvas = page.locator("#lt-map canvas")
     page.get_by_role("radio", name="LANTERN coupled").check()
     expect(canvas).to_have_attribute("aria-label", re.compile("LANTERN coupled's image"))
-    expect(page.locator("#lt-map .title")).to_contain_text("How LANTERN coupled's tokens")
+    expect(page.locator("#lt-map .title")).to_contain_text("LANTERN coupled: how its tokens")
     assert not serious(page)
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
