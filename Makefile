@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test soak lint chromium clean
+.PHONY: run test soak recorded lint chromium clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python app.py
 
 test: $(VENV)/dev.stamp chromium lint
 	$(BIN)/python -m pytest
+
+# Recorded runs for the first page, and the README's animation, made on this machine.
+recorded: $(VENV)/run.stamp
+	$(BIN)/python -m app.recorded
 
 # Ten minutes of eight visitors at once on the shipped model; prints the report.
 soak: $(VENV)/dev.stamp

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import json
 from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
@@ -14,6 +15,7 @@ from lantern.columns import from_columns, to_columns
 from lantern.config import ALL_MODES
 from lantern.trace import DecodeTrace
 
+CHUNK = "lantern"
 MAX_SIDE = 1024  # pixels of a picture that comes back
 
 
@@ -53,6 +55,14 @@ def from_payload(value) -> Run:
         if trace.options.get("mode") != mode or not trace.complete or trace.grid > 64:
             raise ValueError("this is not a complete run of this page.")
     return Run(traces, images)
+
+
+def signed(image: Image.Image, params: dict | None, mode: str) -> Image.Image:
+    """A copy of the image whose PNG says how to draw it again (text chunk "lantern")."""
+    copy = image.copy()
+    if params is not None:
+        copy.info[CHUNK] = json.dumps(params | {"mode": mode})
+    return copy
 
 
 def data_url(image: Image.Image) -> str:

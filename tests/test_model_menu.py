@@ -260,7 +260,8 @@ def test_a_run_without_a_drafter_fills_one_lane(studio):
     last = shown[-1]
     assert "to decode" in last["card ar"] and last["image ar"].size == (256, 256)
     assert "no drafter" in last["card eagle2"] and "image eagle2" not in last
-    assert "histogram" not in last and "in AR alone" in last["status"]
+    assert last["histogram"] == compare_run.EMPTY_HISTOGRAM and "in AR alone" in last["status"]
+    assert [lane["mode"] for lane in last["map"]["lanes"]] == ["ar"]
     assert not shown[0]["menu"].interactive and last["menu"].interactive
 
 
@@ -270,8 +271,9 @@ def test_larger_grids_have_maps_and_histograms(studio):
     shown = [outputs(view.outputs, v) for v in compare_run.run(studio, view, values, "a")]
     assert any("Loading LlamaGen-B 384 px" in s.get("card lantern", "") for s in shown)
     last = shown[-1]
-    (lane,) = last["map"]["lanes"]
-    assert lane["grid"] == 24 and len(lane["kinds"]) == 576
+    lanes = last["map"]["lanes"]
+    assert len(lanes) == 3 and all(lane["grid"] == 24 for lane in lanes)
+    assert all(len(lane["tokens"]["kind"]) == 576 for lane in lanes)
     assert last["histogram"].startswith("<svg") and last["image lantern"].size == (384, 384)
 
 

@@ -97,6 +97,8 @@ function showAnswer(answer, drafts) {
   pairBox.replaceChildren(picture(mine, `${answer.token}: ${T.there}`));
   if (answer.choice !== answer.token) pairBox.append(picture(answer.pictures[answer.choice], `${answer.choice}: ${T.drew}`));
   const parts = [];
+  const drawn = lane.tokens.choice[answer.position];
+  if (drawn !== answer.choice) parts.push(make("p", "bad", say(T.differs, { drawn, choice: answer.choice })));
   if (answer.nearest.length) {
     parts.push(make("div", "head", say(T.neighbours, { token: answer.token })));
     const about = !answer.relaxed ? T["neighbours.exact"] : answer.budget ? say(T["neighbours.about"], { budget: answer.budget, members: answer.members }) : say(T["neighbours.rule"], { members: answer.members });
@@ -176,14 +178,16 @@ treeBox.addEventListener("keydown", (event) => {
   event.preventDefault();
   step(move);
 });
-document.addEventListener("lantern-lane", (event) => {
-  lane = event.detail.lane;
+function showLane(shown) {
+  lane = shown;
   look.hidden = !lane;
   idle();
   if (!lane) return;
   slider.max = lane.steps.length.length - 1;
   showPass(Math.min(1, lane.steps.length.length - 1));
-});
+}
+
+document.addEventListener("lantern-lane", (event) => showLane(event.detail.lane));
 document.addEventListener("lantern-token", (event) => {
   lane = event.detail.lane;
   showToken(event.detail.position);
@@ -195,4 +199,4 @@ back.setAttribute("aria-label", "−1");
 next.setAttribute("aria-label", "+1");
 treeBox.setAttribute("aria-label", T["tree.slider"]);
 treeBox.setAttribute("role", "group");
-idle();
+showLane(window.lanternLane || null);

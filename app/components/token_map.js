@@ -198,6 +198,7 @@ function show(shown) {
   }
   canvas.setAttribute("aria-label", lane ? say(T.aria, { lane: NAMES[lane.mode], ...counts }) : T.empty);
   canvas.dataset.relaxed = lane ? counts.r : "";
+  window.lanternLane = lane; // for parts of the page that come to life later
   announce("lantern-lane", { lane });
   if (lane) lane.picture.decode().then(draw, draw);
   showLayer();

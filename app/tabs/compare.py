@@ -6,10 +6,13 @@ import random
 
 import gradio as gr
 
+from app.animation import animate
 from app.components.inspector import Inspector
+from app.components.race import Race
 from app.components.token_map import TokenMap
 from app.inspection import server_functions
 from app.params import RunParams, problem
+from app.recorded import MODEL, Recording, fingerprint, label, recordings
 from app.studio import Studio
 from app.summary import TITLES, empty_card
 from app.tabs import decode_controls, model_menu
@@ -17,8 +20,11 @@ from app.tabs.compare_run import (
     EMPTY_HISTOGRAM,
     READY,
     View,
+    in_order,
     lane_notes,
+    pictures_of,
     run,
+    shown,
     status_line,
 )
 from app.tabs.model_menu import ModelControls
@@ -28,16 +34,28 @@ from lantern.pipeline import model_info
 
 def build(studio: Studio) -> None:
     """Controls on the left, lanes and figures on the right."""
+    records = recordings()
+    # Something to see before the first run, and where no model can run.
+    first = next(iter(records.values()), None) if studio.model == MODEL else None
     with gr.Row(elem_classes="lt-compare"):
         with gr.Column(scale=0, min_width=310, elem_classes="lt-controls"):
             controls, switches, seed, run_button, stop, dice, status = _controls(studio)
+            player = gr.Dropdown(
+                list(records), value=None, label="Recorded runs", elem_id="lt-recordings",
+                visible=bool(records),
+            )  # fmt: skip
         with gr.Column(scale=1, min_width=340):
-            view = _results(studio, status, controls.menu, run_button, stop)
+            view = _results(studio, status, controls.menu, run_button, stop, first)
     inputs = [
         controls.menu, controls.prompt, seed, *controls.options.values(), *switches.values()
     ]  # fmt: skip
     model_menu.wire(studio, controls, view)
     _wire(studio, inputs, view, dice)
+    _wire_recordings(view, player, switches["coupled"], records)
+    if first:
+        for component, value in shown(view, first, label(first, fingerprint())).items():
+            if component not in view.images.values():
+                component.value = component.postprocess(value)
 
 
 def _controls(studio: Studio):
@@ -63,9 +81,11 @@ def _controls(studio: Studio):
 
 
 def _results(
-    studio: Studio, status: gr.HTML, menu: gr.Dropdown, run_button: gr.Button, stop: gr.Button
-) -> View:
+    studio: Studio, status: gr.HTML, menu: gr.Dropdown, run_button: gr.Button, stop: gr.Button,
+    first: Recording | None,
+) -> View:  # fmt: skip
     images, cards = {}, {}
+    pictures = pictures_of(first) if first else {}
     with gr.Row(equal_height=True, elem_classes="lt-lanes"):
         for mode in ALL_MODES:
             # Style alone hides the lanes that are not asked for: at once, and without a moment in
@@ -73,6 +93,7 @@ def _results(
             added = ["lt-added"] if mode in COUPLED else []
             with gr.Column(min_width=200, elem_classes=["lt-lane", f"lt-lane-{mode}", *added]):
                 images[mode] = gr.Image(
+                    pictures.get(mode),
                     label=TITLES[mode],
                     format="png",
                     interactive=False,
@@ -84,13 +105,14 @@ def _results(
                 )
                 cards[mode] = gr.HTML(empty_card(mode), elem_id=f"lt-card-{mode}")
     summary = gr.HTML("", elem_id="lt-sentence")
-    with gr.Row(elem_classes="lt-figures"):
+    with gr.Row(equal_height=True, elem_classes="lt-figures"):
         with gr.Column(min_width=320):
             histogram = gr.HTML(EMPTY_HISTOGRAM, elem_id="lt-histogram", elem_classes="lt-panel")
         with gr.Column(min_width=320):
             measure, look = server_functions(studio)
             token_map = TokenMap(measure, elem_id="lt-map", elem_classes="lt-panel")
-    Inspector(look, elem_id="lt-look", elem_classes="lt-panel lt-look")
+    Race(animate, elem_id="lt-race", elem_classes="lt-panel lt-low")
+    Inspector(look, elem_id="lt-look", elem_classes="lt-panel lt-low")
     view = View(images, cards, histogram, token_map, summary, status, menu, run_button, stop)
     for card, text in lane_notes(view, studio.model).items():
         card.value = text
@@ -150,4 +172,22 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
         queue=False,
         show_progress="hidden",
         api_visibility="private",
+    )
+
+
+def _wire_recordings(
+    view: View, player: gr.Dropdown, coupled: gr.Checkbox, records: dict[str, Recording]
+) -> None:
+    weights = fingerprint()
+    outputs = [*view.lanes, view.status, coupled]
+
+    def play(title: str):
+        if title not in records:
+            return in_order(outputs, {})
+        recording = records[title]
+        changes = shown(view, recording, label(recording, weights))
+        return in_order(outputs, changes | {coupled: recording.params["coupled"]})
+
+    player.input(
+        play, player, outputs, queue=False, show_progress="hidden", api_visibility="private"
     )

@@ -12,8 +12,10 @@ import gradio as gr
 from app.components.token_map import TokenMap
 from app.figures import accepted_length_histogram
 from app.params import RunParams
-from app.payload import Run, to_payload
+from app.payload import Run, signed, to_payload
+from app.recorded import Recording
 from app.studio import (
+    DONE,
     FAILED,
     LOADING,
     MEASURING,
@@ -157,23 +159,47 @@ def _final(view: View, job: Job) -> dict:
     """Everything that needs the whole run."""
     changes: dict = lane_notes(view, job.model)
     traces = {mode: lane.trace for mode, lane in job.lanes.items()}
+    params = dataclasses.asdict(job.params) if job.params else None
     for mode, lane in job.lanes.items():
         if lane.image is not None:
-            changes[view.images[mode]] = lane.image
+            changes[view.images[mode]] = signed(lane.image, params, mode)
         changes[view.cards[mode]] = lane_card(mode, lane.trace, traces["ar"])
     finished = {mode: lane for mode, lane in job.lanes.items() if lane.finished}
-    if "lantern" in finished:
-        changes[view.histogram] = accepted_length_histogram(
-            {mode: lane.trace for mode, lane in finished.items() if mode != "ar"}
-        )
+    if "lantern" in finished or job.state == DONE:
         run = Run(
             {mode: lane.trace for mode, lane in finished.items()},
             {mode: lane.image for mode, lane in finished.items()},
         )
-        changes[view.token_map] = to_payload(run, dataclasses.asdict(job.params))
-        changes[view.sentence] = sentence(traces)
+        changes |= figures(view, run, params)
     changes[view.status] = _final_status(job, traces)
     return changes | _controls(view, running=False)
+
+
+def figures(view: View, run: Run, params: dict | None, recorded: dict | None = None) -> dict:
+    """Histogram, map (which hands the run to the other parts) and sentence of complete lanes."""
+    drafted = {mode: trace for mode, trace in run.traces.items() if mode != "ar"}
+    return {
+        view.histogram: accepted_length_histogram(drafted) if drafted else EMPTY_HISTOGRAM,
+        view.token_map: to_payload(run, params, recorded),
+        view.sentence: sentence(run.traces),
+    }
+
+
+def pictures_of(recording: Recording) -> dict:
+    """The images of a recording by mode, with what reproduces them inside."""
+    images = recording.run.images.items()
+    return {mode: signed(image, recording.params, mode) for mode, image in images}
+
+
+def shown(view: View, recording: Recording, note: str) -> dict:
+    """A recording on the page, in place of a run."""
+    run = recording.run
+    changes = dict.fromkeys(view.images.values())
+    for mode, picture in pictures_of(recording).items():
+        changes[view.images[mode]] = picture
+        changes[view.cards[mode]] = lane_card(mode, run.traces[mode], run.traces["ar"])
+    changes[view.status] = status_line(f"{READY} Shown: {html.escape(note)}", "recorded")
+    return changes | figures(view, run, recording.params, recording.about)
 
 
 def _final_status(job: Job, traces: dict) -> str:

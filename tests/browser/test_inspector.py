@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from driving import run, serious
+from driving import serious
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -19,7 +19,7 @@ def cell(page, position: int, grid: int = 16) -> dict:
 
 @pytest.fixture
 def after_run(page):
-    run(page)
+    """The page with the recording it opens on; live runs look the same (test_compare.py)."""
     expect(page.locator("#lt-look .look")).to_be_visible()
     return page
 
