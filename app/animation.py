@@ -9,6 +9,7 @@ import threading
 
 from PIL import Image, ImageDraw, ImageFont
 
+from app.figures import PRINT
 from app.params import sentence_case
 from app.payload import Run, from_payload
 from app.summary import TITLES
@@ -21,13 +22,6 @@ HOLD_MS = 2500  # the last frame stays
 WIDTH = 1280  # of the whole picture, all lanes together
 GAP, TOP, FOOT = 16, 54, 58
 PAPER, INK, SOFT, BLANK = (250, 249, 246), (28, 25, 23), (87, 83, 78), (128, 128, 128)
-COLOURS = {
-    "ar": (87, 83, 78),
-    "eagle2": (3, 105, 161),
-    "lantern": (180, 83, 9),
-    "eagle2-coupled": (15, 118, 110),
-    "lantern-coupled": (162, 28, 175),
-}
 _one_at_a_time = threading.Lock()
 
 
@@ -100,9 +94,9 @@ def _draw_lane(frame, left, side, mode, trace, picture, clock, time):
     ):
         if box[2] > box[0] and box[3] > box[1]:
             frame.paste(picture.crop(box), (left + box[0], TOP + box[1]))
-    draw.rectangle([left, TOP - 6, left + side - 1, TOP - 3], fill=COLOURS[mode])
+    draw.rectangle([left, TOP - 6, left + side - 1, TOP - 3], fill=PRINT[mode])
     size = 24 if side > 250 else 19
-    draw.text((left, 12), TITLES[mode], fill=COLOURS[mode], font=ImageFont.load_default(size))
+    draw.text((left, 12), TITLES[mode], fill=PRINT[mode], font=ImageFont.load_default(size))
     words = f"{done} passes, {count} tokens"
     if done == len(times):
         words = f"{done} passes, {times[-1]:.2f} s"

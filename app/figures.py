@@ -30,6 +30,14 @@ LANES = {
     "eagle2-coupled": ("#050505", "...", ":"),
     "lantern-coupled": ("#060606", "xxxx", "-."),
 }
+# On paper and in animations.
+PRINT = {
+    "ar": "#57534e",
+    "eagle2": "#0369a1",
+    "lantern": "#b45309",
+    "eagle2-coupled": "#0f766e",
+    "lantern-coupled": "#a21caf",
+}
 _CSS = {
     INK: "currentColor",
     FAINT: "var(--border-color-primary)",
@@ -38,44 +46,58 @@ _CSS = {
 
 def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
     """Share of target passes by accepted length, drafting modes side by side, means marked."""
-    longest = max(max(trace.accepted_lengths) for trace in traces.values())
-    lengths = range(1, longest + 1)
+    out = io.StringIO()
     with _LOCK:
-        figure = Figure(figsize=(5.2, 2.7), layout="constrained")
-        axes = figure.add_subplot()
-        lanes = [mode for mode in LANES if mode in traces]
-        top = max(100 * max(t.accepted_lengths.values()) / t.steps for t in traces.values())
-        keys, labels = [], []
-        for place, mode in enumerate(lanes):
-            colour, hatch, style = LANES[mode]
-            trace = traces[mode]
-            mean = trace.mean_accepted_length
-            offset = 0.8 * ((place + 0.5) / len(lanes) - 0.5)
-            shares = [100 * trace.accepted_lengths.get(n, 0) / trace.steps for n in lengths]
-            bars = axes.bar(
-                [length + offset for length in lengths], shares, 0.76 / len(lanes), color=colour,
-                hatch=hatch, edgecolor=INK, linewidth=0.6,
-            )  # fmt: skip
-            line = axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
-            keys.append((bars, line))
-            labels.append(f"{TITLES[mode]}, mean {mean:.2f}")
-        axes.set_xlim(0.4, longest + 0.6)
-        axes.set_ylim(0, top * (1.42 if len(lanes) > 2 else 1.24))  # room for the legend
-        axes.set_xticks(list(lengths))
-        axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
-        axes.set_xlabel("tokens committed by one target pass", color=INK)
-        axes.set_ylabel("% of passes", color=INK)
-        axes.tick_params(colors=INK)
-        for side, spine in axes.spines.items():
-            spine.set_color(FAINT)
-            spine.set_visible(side in ("left", "bottom"))
-        axes.legend(
-            keys, labels, frameon=False, labelcolor=INK, loc="upper center", ncols=2,
-            fontsize="small", handlelength=3.2, handler_map={tuple: HandlerTuple(ndivide=None)},
-        )  # fmt: skip
-        out = io.StringIO()
+        figure = _histogram(traces, {mode: colour for mode, (colour, _, _) in LANES.items()}, INK)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return _themed(out.getvalue(), "Histogram of accepted lengths")
+
+
+def histogram_file(traces: dict[str, DecodeTrace], kind: str) -> bytes:
+    """The same for a paper: "pdf" or "svg", on white."""
+    out = io.BytesIO()
+    with _LOCK:
+        figure = _histogram(traces, PRINT, "black")
+        figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return out.getvalue()
+
+
+def _histogram(traces: dict[str, DecodeTrace], colours: dict[str, str], ink: str) -> Figure:
+    longest = max(max(trace.accepted_lengths) for trace in traces.values())
+    lengths = range(1, longest + 1)
+    figure = Figure(figsize=(5.2, 2.7), layout="constrained")
+    axes = figure.add_subplot()
+    lanes = [mode for mode in LANES if mode in traces]
+    top = max(100 * max(t.accepted_lengths.values()) / t.steps for t in traces.values())
+    keys, labels = [], []
+    for place, mode in enumerate(lanes):
+        _, hatch, style = LANES[mode]
+        trace, colour = traces[mode], colours[mode]
+        mean = trace.mean_accepted_length
+        offset = 0.8 * ((place + 0.5) / len(lanes) - 0.5)
+        shares = [100 * trace.accepted_lengths.get(n, 0) / trace.steps for n in lengths]
+        bars = axes.bar(
+            [length + offset for length in lengths], shares, 0.76 / len(lanes), color=colour,
+            hatch=hatch, edgecolor=ink, linewidth=0.6,
+        )  # fmt: skip
+        line = axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
+        keys.append((bars, line))
+        labels.append(f"{TITLES[mode]}, mean {mean:.2f}")
+    axes.set_xlim(0.4, longest + 0.6)
+    axes.set_ylim(0, top * (1.42 if len(lanes) > 2 else 1.24))  # room for the legend
+    axes.set_xticks(list(lengths))
+    axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
+    axes.set_xlabel("tokens committed by one target pass", color=ink)
+    axes.set_ylabel("% of passes", color=ink)
+    axes.tick_params(colors=ink)
+    for side, spine in axes.spines.items():
+        spine.set_color(FAINT if ink == INK else ink)
+        spine.set_visible(side in ("left", "bottom"))
+    axes.legend(
+        keys, labels, frameon=False, labelcolor=ink, loc="upper center", ncols=2,
+        fontsize="small", handlelength=3.2, handler_map={tuple: HandlerTuple(ndivide=None)},
+    )  # fmt: skip
+    return figure
 
 
 def _themed(svg: str, title: str) -> str:

@@ -9,7 +9,9 @@ import gradio as gr
 from app.animation import animate
 from app.components.inspector import Inspector
 from app.components.race import Race
+from app.components.share_panel import SharePanel
 from app.components.token_map import TokenMap
+from app.export import bundle
 from app.inspection import server_functions
 from app.params import RunParams, problem
 from app.recorded import MODEL, Recording, fingerprint, label, recordings
@@ -44,6 +46,7 @@ def build(studio: Studio) -> None:
                 list(records), value=None, label="Recorded runs", elem_id="lt-recordings",
                 visible=bool(records),
             )  # fmt: skip
+            SharePanel(bundle, elem_id="lt-share", elem_classes="lt-panel lt-low")
         with gr.Column(scale=1, min_width=340):
             view = _results(studio, status, controls.menu, run_button, stop, first)
     inputs = [
@@ -52,6 +55,7 @@ def build(studio: Studio) -> None:
     model_menu.wire(studio, controls, view)
     _wire(studio, inputs, view, dice)
     _wire_recordings(view, player, switches["coupled"], records)
+    model_menu.wire_link(studio, controls, {"seed": seed} | switches)
     if first:
         for component, value in shown(view, first, label(first, fingerprint())).items():
             if component not in view.images.values():

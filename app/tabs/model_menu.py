@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from app.params import BOUNDS, draws_classes, problem
+from app.share import from_query, query_of
 from app.studio import FAILED, QUEUED, QueueFull, Studio
 from app.tabs.compare_run import POLL_SECONDS, READY, View, idle, in_order, lane_notes, status_line
 from lantern import checkpoints
@@ -87,8 +88,12 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
         *controls.options.values(), *view.lanes, view.status,
     ]  # fmt: skip
 
-    def select(model: str):
-        return in_order(selected, _selected(studio, controls, view, model))
+    def select(model: str, request: gr.Request):
+        # A link that names this model also brought settings for it.
+        linked = from_query(query_of(request.headers.get("referer", "")))
+        if linked.get("model") != model:
+            linked = {}
+        return in_order(selected, _selected(studio, controls, view, model, linked))
 
     top_k = controls.options["top_k"]
     loaded = [view.status, *view.cards.values(), top_k]
@@ -144,12 +149,51 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
     )
 
 
-def _selected(studio: Studio, controls: ModelControls, view: View, model: str) -> dict:
-    """What changes at once; for a model that is not here only the note."""
+def wire_link(studio: Studio, controls: ModelControls, others: dict) -> None:
+    """Settings in the page's address take effect when it opens; ``others``: controls beside the
+    model's own, by name."""
+    outputs = [
+        controls.menu, controls.prompt, controls.picker, *controls.options.values(),
+        *others.values(),
+    ]  # fmt: skip
+
+    def open_link(request: gr.Request):
+        linked = from_query(dict(request.query_params))
+        model = linked.pop("model", studio.model)
+        changes = {others[name]: linked[name] for name in others if name in linked}
+        if model != studio.model:
+            return in_order(
+                outputs, changes | {controls.menu: model}
+            )  # the rest follows its change
+        return in_order(outputs, changes | _linked(controls, model, linked))
+
+    gr.context.Context.root_block.load(
+        open_link, None, outputs, queue=False, show_progress="hidden", api_visibility="private"
+    )
+
+
+def _linked(controls: ModelControls, model: str, linked: dict) -> dict:
+    """Prompt and decode controls as a link sets them."""
+    changes = {
+        control: linked[name] for name, control in controls.options.items() if name in linked
+    }
+    if "prompt" in linked:
+        changes[controls.prompt] = linked["prompt"]
+        if draws_classes(model) and linked["prompt"] in class_names():
+            changes[controls.picker] = linked["prompt"]
+    return changes
+
+
+def _selected(
+    studio: Studio, controls: ModelControls, view: View, model: str, linked: dict | None = None
+) -> dict:
+    """What changes at once; for a model that is not here only the note. ``linked``: settings from
+    the page's address, in place of the model's own."""
     message = problem("model", model)
     if message:
         note = f'<div class="lt-model-note">{html.escape(message)}</div>'
         return {controls.note: gr.HTML(note, visible=True)}
+    linked = linked or {}
     changes = {controls.note: gr.HTML(visible=False)} | _defaults(studio, controls, model)
     if len(changes) == 1:
         return changes  # loading it, which comes next, says what is wrong
@@ -161,6 +205,11 @@ def _selected(studio: Studio, controls: ModelControls, view: View, model: str) -
         else gr.update(visible=False),
         controls.examples: gr.update(samples=[[prompt] for prompt in prompts]),
     }
+    if "prompt" in linked:
+        changes[controls.prompt] = gr.Textbox(linked["prompt"], visible=not by_class)
+        if by_class and linked["prompt"] in class_names():
+            changes[controls.picker] = gr.update(value=linked["prompt"], visible=True)
+    changes |= {c: linked[name] for name, c in controls.options.items() if name in linked}
     title = checkpoints.entry(model).title
     return changes | idle(view, model) | {view.status: status_line(f"Loading {title} …", "busy")}
 

@@ -92,7 +92,7 @@ def test_opening_the_page_is_light(browser, address):
     page.goto(address)
     expect(page.locator("#lt-race canvas")).to_have_count(3)
     own = 0
-    for url, response in sizes.items():
+    for url, response in list(sizes.items()):
         if "/static/" in url or "/queue/" in url or "heartbeat" in url:
             continue
         own += len(response.body())
