@@ -18,7 +18,7 @@ from app.summary import TITLES
 from lantern.trace import DecodeTrace
 
 # matplotlib keeps global settings and is not thread-safe; handlers run in many threads.
-_LOCK = threading.Lock()
+LOCK = threading.Lock()
 matplotlib.rcParams["svg.fonttype"] = "none"
 matplotlib.rcParams["font.family"] = ["DejaVu Sans"]
 
@@ -47,7 +47,7 @@ _CSS = {
 def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
     """Share of target passes by accepted length, drafting modes side by side, means marked."""
     out = io.StringIO()
-    with _LOCK:
+    with LOCK:
         figure = _histogram(traces, {mode: colour for mode, (colour, _, _) in LANES.items()}, INK)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return _themed(out.getvalue(), "Histogram of accepted lengths")
@@ -56,7 +56,7 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
 def histogram_file(traces: dict[str, DecodeTrace], kind: str) -> bytes:
     """The same for a paper: "pdf" or "svg", on white."""
     out = io.BytesIO()
-    with _LOCK:
+    with LOCK:
         figure = _histogram(traces, PRINT, "black")
         figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
+from app.page import Page
 from app.studio import Studio
 from app.tabs import TABS
 from app.theme import CSS_FILE, theme
@@ -21,10 +22,11 @@ def build_demo(studio: Studio) -> gr.Blocks:
         title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(300, 3600)
     ) as demo:
         gr.Markdown(f"# {TITLE}\n{TAGLINE}", elem_classes="lt-title")
-        with gr.Tabs():
-            for name, build in TABS:
-                with gr.Tab(name):
-                    build(studio)
+        with gr.Tabs() as tabs:
+            page = Page(tabs)
+            for name, title, build in TABS:
+                with gr.Tab(title, id=name):
+                    build(studio, page)
     # The studio's own line is the one that counts and says so; Gradio's only has to be longer.
     return demo.queue(max_size=64, default_concurrency_limit=32)
 

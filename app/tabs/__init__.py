@@ -1,5 +1,9 @@
-"""One module a tab, each with ``build(studio)``. A new tab is one file and one line here."""
+"""One module a tab, each with ``build(studio, page)``. A new tab is one file and one line here."""
 
-from app.tabs import about, compare
+from app.tabs import about, compare, sweep
 
-TABS = [("Compare", compare.build), ("How it works", about.build)]
+TABS = [
+    ("compare", "Compare", compare.build),
+    ("sweep", "Sweep", sweep.build),
+    ("about", "How it works", about.build),
+]

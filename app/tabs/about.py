@@ -6,11 +6,12 @@ from pathlib import Path
 
 import gradio as gr
 
+from app.page import Page
 from app.studio import Studio
 
 TEXT = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
 
 
-def build(studio: Studio) -> None:
+def build(studio: Studio, page: Page) -> None:
     """Static text."""
     gr.Markdown(TEXT, elem_classes="lt-prose")

@@ -13,6 +13,7 @@ from app.components.share_panel import SharePanel
 from app.components.token_map import TokenMap
 from app.export import bundle
 from app.inspection import server_functions
+from app.page import Page
 from app.params import RunParams, problem
 from app.recorded import MODEL, Recording, fingerprint, label, recordings
 from app.studio import Studio
@@ -34,7 +35,7 @@ from lantern.config import ALL_MODES, COUPLED, MAX_SEED
 from lantern.pipeline import model_info
 
 
-def build(studio: Studio) -> None:
+def build(studio: Studio, page: Page) -> None:
     """Controls on the left, lanes and figures on the right."""
     records = recordings()
     # Something to see before the first run, and where no model can run.
@@ -52,6 +53,8 @@ def build(studio: Studio) -> None:
     inputs = [
         controls.menu, controls.prompt, seed, *controls.options.values(), *switches.values()
     ]  # fmt: skip
+    page.inputs = dict(zip(RunParams.names(), inputs, strict=True))
+    page.runs = view.token_map
     model_menu.wire(studio, controls, view)
     _wire(studio, inputs, view, dice)
     _wire_recordings(view, player, switches["coupled"], records)
