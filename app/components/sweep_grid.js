@@ -14,7 +14,7 @@ const make = (name, className, text) => {
 const shownValue = (name, value) => (name === "mal" || name === "speedup" ? value.toFixed(2) + (name === "speedup" ? "×" : "") : `${(100 * value).toFixed(1)} %`);
 const sorted = (values) => [...new Set(values)].sort((a, b) => a - b);
 
-function cellButton(cell, low, high) {
+function cellButton(cell, high) {
   const name = metricBox.value;
   const button = make("button");
   button.type = "button";
@@ -23,7 +23,7 @@ function cellButton(cell, low, high) {
   image.alt = "";
   const heat = make("div", "heat");
   const fill = make("i");
-  fill.style.width = `${high > low ? 8 + (92 * (cell[name] - low)) / (high - low) : 100}%`;
+  fill.style.width = `${high > 0 ? (100 * cell[name]) / high : 0}%`;
   heat.append(fill);
   button.append(image, heat, make("div", "value", shownValue(name, cell[name])));
   const words = METRICS.map((metric) => `${T[`metric.${metric}`]} ${shownValue(metric, cell[metric])}`).join(", ");
@@ -41,7 +41,7 @@ function draw() {
   }
   said.textContent = say(T.progress, { done: sweep.done, total: sweep.total });
   const values = sweep.cells.map((cell) => cell[metricBox.value]);
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const high = Math.max(...values);
   tables.replaceChildren(...sorted(sweep.cells.map((cell) => cell.temperature)).map((temperature) => {
     const cells = sweep.cells.filter((cell) => cell.temperature === temperature);
     const [ks, deltas] = [sorted(cells.map((c) => c.k)), sorted(cells.map((c) => c.delta))];
@@ -66,7 +66,7 @@ function draw() {
       for (const delta of deltas) {
         const cell = cells.find((one) => one.k === k && one.delta === delta);
         const place = row.insertCell();
-        if (cell) place.append(cellButton(cell, low, high));
+        if (cell) place.append(cellButton(cell, high));
       }
     });
     return table;

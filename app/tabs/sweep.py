@@ -39,7 +39,7 @@ def build(studio: Studio, page: Page) -> None:
     chosen = list(page.inputs.values())
     outputs = [grid, status, start, stop]
 
-    def sweep(ks, deltas, temperatures, seeds, *values, request: gr.Request):
+    def sweep(request: gr.Request, ks, deltas, temperatures, seeds, *values):
         """Draw one prompt with LANTERN at every k, delta and temperature, and with AR."""
         try:
             plan = plan_of(RunParams.from_values(*values), ks, deltas, temperatures, seeds)
