@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import make_caption, make_decoder
 from PIL import Image
+from tiny_decoder import make_caption, make_decoder
 
 from app.params import BOUNDS, RunParams, problem
 from app.studio import DONE, FAILED, MEASURING, STOPPED, QueueFull, Studio

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from conftest import decode, make_decoder
+from tiny_decoder import decode, make_decoder
 
 from lantern.columns import from_columns, to_columns
 from lantern.config import ALL_MODES, DecodeOptions

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from conftest import TINY, decode, make_caption, make_decoder, tokens_of
+from tiny_decoder import TINY, decode, make_caption, make_decoder, tokens_of
 
 from lantern.config import TreeShape
 from lantern.decode import DecodeError

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import TINY, decode, make_caption, make_decoder, tokens_of
 from safetensors.torch import save_file
+from tiny_decoder import TINY, decode, make_caption, make_decoder, tokens_of
 
 from lantern.config import ModelConfig, VQConfig
 from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate

@@ -5,9 +5,9 @@ import copy
 import json
 
 import pytest
-from conftest import decode, make_decoder
 from PIL import Image
 from test_app import load_small
+from tiny_decoder import decode, make_decoder
 
 from app.inspection import answer, server_functions
 from app.payload import Run, data_url, from_data_url, from_payload, to_payload

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, make_caption, make_decoder, tokens_of
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_training import tiny_shard
+from tiny_decoder import TINY, make_caption, make_decoder, tokens_of
 from tiny_models import write_class_model, write_stage
 from two_processes import train
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import TINY, make_decoder
+from tiny_decoder import TINY, make_decoder
 
 from lantern.checkpoints import in_folder
 from lantern.formats import load_target

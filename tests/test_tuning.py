@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from conftest import TINY, make_caption, make_decoder
+from tiny_decoder import TINY, make_caption, make_decoder
 
 from lantern.bench import Plan, run_bench
 from lantern.config import DecodeOptions, TreeShape, VQConfig

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import torch
-from conftest import TINY, make_decoder
 from test_training import tiny_shard
+from tiny_decoder import TINY, make_decoder
 
 from lantern.training import drafter
 from lantern.training.drafter_command import make_accelerator
