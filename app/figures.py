@@ -50,7 +50,7 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
     with LOCK:
         figure = _histogram(traces, {mode: colour for mode, (colour, _, _) in LANES.items()}, INK)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return _themed(out.getvalue(), "Histogram of accepted lengths")
+    return themed(out.getvalue(), "Histogram of accepted lengths")
 
 
 def histogram_file(traces: dict[str, DecodeTrace], kind: str) -> bytes:
@@ -100,7 +100,8 @@ def _histogram(traces: dict[str, DecodeTrace], colours: dict[str, str], ink: str
     return figure
 
 
-def _themed(svg: str, title: str) -> str:
+def themed(svg: str, title: str) -> str:
+    """An SVG with CSS colours for the placeholders, as wide as its place, named ``title``."""
     svg = svg[svg.index("<svg") :]
     for colour, css in _CSS.items():
         svg = svg.replace(colour, css)

@@ -113,4 +113,9 @@ def _options(question: dict) -> dict:
     given = question.get("options")
     if not isinstance(given, dict):
         raise ValueError("the question does not say how the image was drawn.")
+    return options_of(given)
+
+
+def options_of(given: dict) -> dict:
+    """Those of a trace's options."""
     return {name: given[name] for name in OPTIONS if name in given}

@@ -116,7 +116,7 @@ def new_request(
     if with_drafter:
         noise = torch.zeros(target.config.image_tokens, target.config.vocab_size)
         request.draft = Drafting(
-            decoder.drafter, target, request.options, request.cache.slots, noise
+            decoder.drafter, target, request.options, request.draft_cache, noise
         )
     return request
 

@@ -1,0 +1,151 @@
+"""The Ambiguity tab: how sure the target is of its next token (the paper's Figure 2)."""
+
+from __future__ import annotations
+
+import html
+
+import gradio as gr
+
+from app.ambiguity_figures import curves, maps
+from app.inspection import answer, options_of
+from app.page import Page
+from app.params import sentence_case
+from app.payload import Run, data_url, from_payload
+from app.studio import Studio
+from app.summary import TITLES
+from lantern.ambiguity import PAPER, Ambiguity, ambiguity
+from lantern.config import ALL_MODES
+from lantern.trace import DecodeTrace
+from lantern.tuning import Rates
+
+ABOUT = (
+    "Why strict drafting gains little on images: the target is seldom sure. Where its next token "
+    "could be one of many, a draft is right by luck, while a near neighbour would look the same. "
+    "Measured along the run on the Compare tab, one pass of the target over each finished image."
+)
+HINT = '<div class="lt-hint">Curves and maps appear here. Any run or recording will do.</div>'
+LEVELS = 4
+
+
+def build(studio: Studio, page: Page) -> None:
+    """A button, then what it found."""
+    gr.Markdown(ABOUT, elem_classes="lt-prose")
+    with gr.Row(elem_classes="lt-buttons"):
+        measure = gr.Button(
+            "Measure the run on show", variant="primary", elem_id="lt-ambiguity-run"
+        )
+        mode = gr.Dropdown(
+            [(TITLES[m], m) for m in ALL_MODES], value="ar", label="Curves and maps of",
+            elem_id="lt-ambiguity-lane", filterable=False,
+        )  # fmt: skip
+    found = gr.HTML(HINT, elem_id="lt-ambiguity", elem_classes="lt-panel")
+
+    async def look(run_on_show, chosen: str, request: gr.Request):
+        try:
+            run = from_payload(run_on_show)
+        except ValueError:
+            raise _refusal("there is no finished run on the Compare tab yet.") from None
+        chosen = chosen if chosen in run.traces else next(iter(run.traces))
+        result = await answer(
+            studio, run.traces[chosen].model, f"ambiguity {request.session_hash}", _work(run)
+        )
+        if "error" in result:
+            raise _refusal(result["error"])
+        return page_of(run, result, chosen)
+
+    gr.on(
+        [measure.click, mode.input],
+        look,
+        [page.runs, mode],
+        found,
+        show_progress="minimal",
+        api_visibility="private",
+        concurrency_id="ambiguity",
+        concurrency_limit=32,
+        preprocess=True,
+    )
+
+
+def _refusal(text: str) -> gr.Error:
+    return gr.Error(sentence_case(text), title="Ambiguity", print_exception=False)
+
+
+def _work(run: Run):
+    def work(pipeline, job):
+        measured = {}
+        for mode, trace in run.traces.items():
+            job.check()
+            options = pipeline.options(**options_of(trace.options))
+            measured[mode] = ambiguity(pipeline, trace.prompt, trace.tokens, options)
+        job.update(result=measured)
+
+    return work
+
+
+def page_of(run: Run, measured: dict[str, Ambiguity], chosen: str) -> str:
+    """HTML: curves and maps of the chosen lane, a table of all lanes and the paper's models."""
+    trace, found = run.traces[chosen], measured[chosen]
+    source = data_url(run.images[chosen])
+    title = html.escape(f"{TITLES[chosen]}: “{trace.prompt}”")
+    return (
+        f'<div class="lt-ambiguity"><div><h3>{title}</h3>{curves(found)}'
+        f'<div class="lt-maps"><img src="{source}" alt="The image that was measured">'
+        f"{maps(found, trace.grid)}</div></div>"
+        f"<div>{_table(run, measured)}{_drafter(run)}</div></div>"
+    )
+
+
+def _table(run: Run, measured: dict[str, Ambiguity]) -> str:
+    rows = [
+        (f"{run.traces[mode].model}, {TITLES[mode]}", float(a.top1.mean()), float(a.top10.mean()),
+         f"{float(a.entropy.mean()):.2f}")
+        for mode, a in measured.items()
+    ]  # fmt: skip
+    rows += [(f"{name}, paper", top1, top10, "–") for name, (top1, top10) in PAPER.items()]
+    body = "".join(
+        f"<tr><th scope=row>{html.escape(name)}</th><td>{top1:.3f}</td><td>{top10:.3f}</td>"
+        f"<td>{entropy}</td></tr>"
+        for name, top1, top10, entropy in rows
+    )
+    return (
+        "<h3>Mean over the image</h3><table><thead><tr><th scope=col>model</th>"
+        "<th scope=col>likeliest</th><th scope=col>ten likeliest</th>"
+        f"<th scope=col>entropy, nats</th></tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def level_rates(trace: DecodeTrace) -> list[tuple[float, float]]:
+    """By depth of the draft tree, as long as it was tried: how often the drafter's first child, and
+    how often any child of an accepted node, was accepted."""
+    rates = Rates()
+    for event in trace.events:
+        rates.add(event)
+    levels = []
+    for depth in range(1, LEVELS + 1):
+        tries = rates.tries.get((depth, 0), 0)
+        if not tries:
+            break
+        hits = [n for (level, _), n in rates.hits.items() if level == depth]
+        levels.append((rates.hits.get((depth, 0), 0) / tries, sum(hits) / tries))
+    return levels
+
+
+def _drafter(run: Run) -> str:
+    rows = ""
+    for mode, trace in run.traces.items():
+        levels = level_rates(trace)
+        if not levels:
+            continue
+        cells = "".join(f"<td>{100 * one:.0f} / {100 * some:.0f} %</td>" for one, some in levels)
+        cells += "<td>–</td>" * (LEVELS - len(levels))
+        rows += f"<tr><th scope=row>{TITLES[mode]}</th>{cells}</tr>"
+    if not rows:
+        return ""
+    heads = "".join(f"<th scope=col>level {d}</th>" for d in range(1, LEVELS + 1))
+    return (
+        "<h3>Drafter: accepted, first guess / any guess</h3>"
+        f"<table><thead><tr><th scope=col>mode</th>{heads}</tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+        "<p>Level 1 is the token after the committed ones; a level counts where the one above it "
+        "was accepted.</p>"
+    )
