@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 
 from app.page import Page
@@ -9,6 +11,7 @@ from app.studio import Studio
 from app.tabs import TABS
 from app.theme import CSS_FILE, theme
 
+STAGE = Path(__file__).with_name("stage.js")
 TITLE = "LANTERN: relaxed speculative decoding for images"
 TAGLINE = (
     "One prompt drawn three times by one model: token by token, with exact drafts, and with drafts "
@@ -36,6 +39,7 @@ def launch_options() -> dict:
     return {
         "theme": theme(),
         "css_paths": [CSS_FILE],
+        "js": STAGE.read_text(encoding="utf-8"),
         "footer_links": ["api", "settings"],
         "run_history": False,
         "enable_monitoring": False,
