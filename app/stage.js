@@ -5,7 +5,7 @@
     const style = document.createElement("style");
     style.textContent = `
       html.lt-present { zoom: 1.25; }
-      .lt-present :is(footer, #lt-share, #lt-dice, #lt-reset, .lt-title p, #lt-model-note) { display: none !important; }
+      .lt-present :is(footer, #lt-tour .start, #lt-share, #lt-dice, #lt-reset, .lt-title p, #lt-model-note) { display: none !important; }
       .lt-present .gradio-container { max-width: none !important; }
       .lt-present .lt-head b { font-size: 32px; }
       .lt-present .lt-sentence { font-size: 19px; }`;

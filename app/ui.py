@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gradio as gr
 
+from app.components.tour import Tour
 from app.page import Page
 from app.studio import Studio
 from app.tabs import TABS
@@ -25,6 +26,7 @@ def build_demo(studio: Studio) -> gr.Blocks:
         title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(300, 3600)
     ) as demo:
         gr.Markdown(f"# {TITLE}\n{TAGLINE}", elem_classes="lt-title")
+        Tour(elem_id="lt-tour")
         with gr.Tabs() as tabs:
             page = Page(tabs)
             for name, title, build in TABS:

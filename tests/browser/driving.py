@@ -42,3 +42,10 @@ def serious(page) -> list[str]:
         for v in violations
         if v["impact"] in ("serious", "critical") and v["id"] not in NOT_OURS
     ]
+
+
+def fits(page, width: int):
+    """Nothing sticks out to the right, once Gradio has folded its row of tabs."""
+    page.wait_for_function(
+        "width => document.documentElement.scrollWidth <= width", arg=width, timeout=5_000
+    )

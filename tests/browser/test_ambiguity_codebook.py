@@ -3,16 +3,11 @@
 import re
 
 import pytest
-from driving import serious
+from driving import fits, serious
 from PIL import Image
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
-
-
-def fits_a_phone(page) -> bool:
-    page.set_viewport_size({"width": 390, "height": 844})
-    return page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_ambiguity_of_the_recorded_run(page):
@@ -31,7 +26,8 @@ def test_ambiguity_of_the_recorded_run(page):
     page.get_by_role("option", name="LANTERN", exact=True).click()
     expect(found.locator("h3").first).to_contain_text("LANTERN", timeout=90_000)
     assert not serious(page)
-    assert fits_a_phone(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    fits(page, 390)
 
 
 def test_neighbours_of_a_code(page):
@@ -67,4 +63,5 @@ def test_tokens_are_replaced_in_a_run_and_in_a_picture(page, tmp_path):
     page.get_by_label("number input for share of tokens replaced").fill("1")
     page.locator("#lt-replace").click()
     expect(found).to_contain_text("256 of 256 tokens", timeout=90_000)
-    assert fits_a_phone(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    fits(page, 390)

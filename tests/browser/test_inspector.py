@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from driving import serious
+from driving import fits, serious
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -62,7 +62,7 @@ def test_tokens_are_looked_into_and_passes_walked_through(after_run):
     expect(look).to_contain_text("The target" if page.evaluate(KINDS)[0] == "e" else "target's own")
     assert not serious(page)
     page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    fits(page, 390)
 
 
 def test_layers(after_run):

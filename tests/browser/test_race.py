@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from driving import serious
+from driving import fits, serious
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -79,7 +79,7 @@ def test_other_recordings_and_less_motion(browser, address):
     race.locator(".play").click()
     page.wait_for_timeout(600)
     assert tokens(page) == [0] * 5  # nothing moves within the first second
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    fits(page, 390)
     page.close()
 
 

@@ -1,7 +1,7 @@
 """On a stage: keys without a mouse, and the page without what an audience does not need."""
 
 import pytest
-from driving import serious
+from driving import fits, serious
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -45,5 +45,23 @@ def test_present_shows_large_type_and_no_chrome(page, address):
     expect(page.locator("footer")).to_be_hidden()
     expect(page.locator("#lt-share")).to_be_hidden()
     assert page.locator("#lt-run").bounding_box()["height"] > 1.2 * small
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    fits(page, 1440)
     assert not serious(page)
+
+
+def test_the_tour_says_what_a_relaxed_token_is(page):
+    page.get_by_role("button", name="New here?").click()
+    box = page.get_by_role("dialog")
+    expect(box).to_contain_text("Step 1 of 3")
+    assert not serious(page)
+    page.keyboard.press("ArrowRight")
+    expect(box).to_contain_text("the drafter's guess was not what the model drew there")
+    expect(page.locator("#lt-map")).to_be_in_viewport()
+    page.set_viewport_size({"width": 390, "height": 844})
+    fits(page, 390)
+    expect(box).to_be_in_viewport(ratio=0.99)
+    box.get_by_role("button", name="Next").click()
+    expect(box).to_contain_text("delta is how much probability")
+    box.get_by_role("button", name="Done").click()
+    expect(box).to_be_hidden()
+    assert page.evaluate("document.activeElement.className") == "start"

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from driving import serious
+from driving import fits, serious
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -33,7 +33,7 @@ def test_a_sweep_fills_its_grid_and_a_cell_goes_to_compare(tab):
             grid.locator(f"[data-format={kind}]").click()
         assert download.value.suggested_filename == f"lantern-sweep.{kind}"
     page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    fits(page, 390)
     page.set_viewport_size({"width": 1440, "height": 900})
     grid.locator("td button").last.click()
     expect(page.locator("#lt-run")).to_be_visible()
