@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
@@ -14,6 +15,12 @@ from app.payload import Run, data_url, from_data_url, from_payload, to_payload
 from app.studio import Studio
 from lantern.config import MODES, DecodeOptions
 from lantern.trace import DecodeTrace
+
+
+def in_a_loop(coroutine):
+    """Its result, from a loop in a thread of its own: Playwright keeps one in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def lane(mode: str) -> DecodeTrace:
@@ -94,7 +101,7 @@ GOOD = {"model": "emoji-128", "prompt": "a cat", "tokens": [1, 2, 3], "position"
 )
 def test_odd_questions_are_answered_in_words(changes, words):
     _, look = server_functions(Studio(load=load_small))
-    found = asyncio.run(look(GOOD | changes))
+    found = in_a_loop(look(GOOD | changes))
     assert words in found["error"], found
 
 
@@ -107,7 +114,7 @@ def test_questions_wait_in_the_line_and_are_limited_per_page():
     async def many():
         return await asyncio.gather(*(ask("look one") for _ in range(6)), ask("look two"))
 
-    results = asyncio.run(many())
+    results = in_a_loop(many())
     assert results[-1] == {"a": 1} and results[0] == {"a": 1}
     refused = [r["error"] for r in results if "error" in r]
     assert all("in line already" in text for text in refused)
@@ -122,6 +129,6 @@ def test_a_question_nobody_waits_for_is_given_up(monkeypatch):
         while True:
             job.check()
 
-    found = asyncio.run(answer(studio, "emoji-128", "look", slow))
+    found = in_a_loop(answer(studio, "emoji-128", "look", slow))
     assert "try again" in found["error"]
-    assert asyncio.run(answer(studio, "emoji-128", "look", lambda p, j: j.update(result={}))) == {}
+    assert in_a_loop(answer(studio, "emoji-128", "look", lambda p, j: j.update(result={}))) == {}
