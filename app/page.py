@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import gradio as gr
 from gradio.components import Component
 
+from app.params import sentence_case
+
 
 @dataclass
 class Page:
@@ -16,3 +18,8 @@ class Page:
     tabs: gr.Tabs
     inputs: dict[str, Component] = field(default_factory=dict)
     runs: Component | None = None
+
+
+def refusal(title: str, text: str) -> gr.Error:
+    """What a handler raises when it cannot do what was asked: one sentence, no traceback."""
+    return gr.Error(sentence_case(text), title=title, print_exception=False)

@@ -8,8 +8,7 @@ import gradio as gr
 
 from app.ambiguity_figures import curves, maps
 from app.inspection import answer, options_of
-from app.page import Page
-from app.params import sentence_case
+from app.page import Page, refusal
 from app.payload import Run, data_url, from_payload
 from app.studio import Studio
 from app.summary import TITLES
@@ -44,13 +43,13 @@ def build(studio: Studio, page: Page) -> None:
         try:
             run = from_payload(run_on_show)
         except ValueError:
-            raise _refusal("there is no finished run on the Compare tab yet.") from None
+            raise refusal("Ambiguity", "there is no finished run on the Compare tab yet.") from None
         chosen = chosen if chosen in run.traces else next(iter(run.traces))
         result = await answer(
             studio, run.traces[chosen].model, f"ambiguity {request.session_hash}", _work(run)
         )
         if "error" in result:
-            raise _refusal(result["error"])
+            raise refusal("Ambiguity", result["error"])
         return page_of(run, result, chosen)
 
     gr.on(
@@ -64,10 +63,6 @@ def build(studio: Studio, page: Page) -> None:
         concurrency_limit=32,
         preprocess=True,
     )
-
-
-def _refusal(text: str) -> gr.Error:
-    return gr.Error(sentence_case(text), title="Ambiguity", print_exception=False)
 
 
 def _work(run: Run):

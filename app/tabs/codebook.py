@@ -11,8 +11,7 @@ from PIL import Image
 
 from app.codebook_figures import codebook as figure
 from app.inspection import answer
-from app.page import Page
-from app.params import sentence_case
+from app.page import Page, refusal
 from app.payload import data_url, from_payload
 from app.studio import Studio
 from app.summary import TITLES
@@ -98,10 +97,11 @@ def _replacement(studio: Studio, page: Page) -> None:
             try:
                 trace = from_payload(run_on_show).traces[source]
             except (ValueError, KeyError):
-                raise _refusal("the Compare tab shows no such image yet; run it first.") from None
+                text = "the Compare tab shows no such image yet; run it first."
+                raise refusal("Codebook", text) from None
             model, tokens = trace.model, trace.tokens
         elif picture is None:
-            raise _refusal("choose a picture first: drop one on the box, or paste it.")
+            raise refusal("Codebook", "choose a picture first: drop one on the box, or paste it.")
         return await _ask(
             studio, model, request,
             lambda pipeline: replaced_page(
@@ -125,20 +125,15 @@ async def _ask(studio: Studio, model: str, request: gr.Request, make) -> str:
 
     result = await answer(studio, model, f"codebook {request.session_hash}", work)
     if "error" in result:
-        raise _refusal(result["error"])
+        raise refusal("Codebook", result["error"])
     return result["html"]
-
-
-def _refusal(text: str) -> gr.Error:
-    return gr.Error(sentence_case(text), title="Codebook", print_exception=False)
 
 
 def neighbours_page(pipeline: Pipeline, code: int) -> str:
     """HTML: a code, its nearest codes as patches, where they lie."""
     codes = pipeline.vq.quantize.codes
     far = codebook.distances(codes, code).cpu()
-    near = far.argsort()[: SHOWN + 1].tolist()
-    near = [code, *(n for n in near if n != code)][: SHOWN + 1]
+    near = [code, *pipeline.decoder.neighbours[code, :SHOWN].tolist()]
     pictures = codebook.patches(pipeline, near)
     tiles = "".join(
         f'<figure><img src="{data_url(picture)}" alt=""><figcaption>{name}<br>{far[name]:.2f}'

@@ -9,7 +9,7 @@ import html
 import gradio as gr
 
 from app.components.sweep_grid import SweepGrid
-from app.page import Page
+from app.page import Page, refusal
 from app.params import RunParams, sentence_case
 from app.studio import FAILED, QUEUED, STOPPED, QueueFull, Studio
 from app.sweep import checked_cells, plan_of, run, to_csv
@@ -49,9 +49,7 @@ def build(studio: Studio, page: Page) -> None:
                 lambda pipeline, job: run(pipeline, job, plan),
             )
         except (ValueError, QueueFull) as error:
-            raise gr.Error(
-                sentence_case(str(error)), title="Sweep", print_exception=False
-            ) from None
+            raise refusal("Sweep", str(error)) from None
         about = {"params": dataclasses.asdict(plan.base)}
         yield from _follow(studio, job, about)
 
