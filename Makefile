@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test soak recorded lint chromium clean
+.PHONY: run test soak recorded lint tools clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python app.py
 
-test: $(VENV)/dev.stamp chromium lint
-	$(BIN)/python -m pytest
+# Browser tests mostly wait, so all others run beside them.
+test: $(VENV)/dev.stamp tools lint
+	@mkdir -p .pytest_cache; log=.pytest_cache/rest.log; \
+	$(BIN)/python -m pytest --ignore=tests/browser --ignore=tests/soak -p no:cacheprovider >$$log 2>&1 & rest=$$!; \
+	$(BIN)/python -m pytest tests/browser tests/soak; browser=$$?; \
+	wait $$rest; rest=$$?; cat $$log; exit $$((browser + rest))
 
 # Recorded runs for the first page, and the README's animation, made on this machine.
 recorded: $(VENV)/run.stamp
@@ -34,11 +38,14 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.txt requirements-train.txt
 	$(BIN)/pip install --quiet -r requirements-dev.txt
 	touch $@
 
-# The browser tests drive the system's Chromium.
-chromium:
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } || \
-	  { echo "Chromium is needed for the browser tests: install it, for example with 'sudo apt-get install chromium'."; exit 1; }
+# The browser tests drive the system's Chromium; one of them through nginx.
+tools:
+	@for tool in chromium nginx; do \
+	  PATH="$$PATH:/usr/sbin:/sbin"; package=$$tool; [ $$tool = nginx ] && package=nginx-light; \
+	  command -v $$tool >/dev/null || { [ $$tool = chromium ] && command -v google-chrome >/dev/null; } || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q $$package; } || \
+	  { echo "The browser tests need $$tool: install it, for example with 'sudo apt-get install $$package'."; exit 1; }; \
+	done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("bench", help="time the modes against each other")
     add_model(p)
-    p.add_argument("--modes", default=",".join(MODES), help="comma-separated")
+    p.add_argument("--modes", help=f"comma-separated; default: {','.join(MODES)}")
     p.add_argument("--prompts", type=Path, help="text file, one prompt a line")
     p.add_argument("--seeds", type=int, default=2)
     p.add_argument("--repeats", type=int, default=2)
@@ -49,6 +49,21 @@ def build_parser() -> argparse.ArgumentParser:
     add_decoding(p)
     p.add_argument("--json", type=Path, help="write all figures here")
     p.set_defaults(run=bench)
+
+    p = commands.add_parser("profile", help="what a step spends its time on, by operation")
+    add_model(p)
+    p.add_argument("--modes", help=f"comma-separated; default: {','.join(MODES)}")
+    p.add_argument("--prompt", help="default: the model's first example")
+    add_decoding(p)
+    p.set_defaults(run=profile)
+
+    p = commands.add_parser("scaling", help="cost of a step by length of the image, random weights")
+    p.add_argument("--width", type=int, default=384)
+    p.add_argument("--layers", type=int, default=10)
+    p.add_argument("--heads", type=int, default=6)
+    p.add_argument("--nodes", type=int, default=16, help="nodes of the tree that is verified")
+    _hardware(p)
+    p.set_defaults(run=scaling)
 
     p = commands.add_parser("models", help="list the models, where they are and what is missing")
     _model_dir(p)
@@ -105,8 +120,15 @@ def _model_dir(p: argparse.ArgumentParser) -> None:
 
 def _hardware(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    p.add_argument("--dtype", choices=("fp32", "bf16"), help="default: bf16 on cuda, else fp32")
+    p.add_argument(
+        "--dtype", choices=("fp32", "bf16", "int8"),
+        help="default: bf16 on cuda, else fp32; int8: faster on a CPU, images change a little",
+    )  # fmt: skip
     p.add_argument("--threads", type=int, help="CPU threads")
+    p.add_argument(
+        "--no-graphs", dest="graphs", action="store_false",
+        help="on a GPU, run steps one by one instead of replaying them as CUDA graphs",
+    )  # fmt: skip
 
 
 DECODING = (
@@ -129,18 +151,17 @@ def _writable(*paths: Path | None) -> None:
 
 def _pipeline(args, name: str):
     """The model on the wished device, with a progress bar over its parts."""
-    import torch
     from tqdm import tqdm
 
     from lantern.pipeline import Pipeline
-    from lantern.runtime import set_threads
+    from lantern.runtime import pick_device, pick_dtype, set_threads
 
     if args.threads is not None and not 1 <= args.threads <= 256:
         raise ValueError(f"threads must be from 1 to 256, not {args.threads}.")
     if args.model_dir and not args.model_dir.is_dir():
         raise ValueError(f"--model-dir {args.model_dir} is not a folder.")
     set_threads(args.threads)
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}.get(args.dtype)
+    dtype = pick_dtype(args.dtype, pick_device(args.device))
     with tqdm(total=5, desc=f"loading {name}", leave=False, disable=None) as bar:
 
         def progress(what: str) -> None:
@@ -148,31 +169,35 @@ def _pipeline(args, name: str):
             bar.set_postfix_str(what)
 
         return Pipeline.load(
-            name, args.device, dtype=dtype, model_dir=args.model_dir, progress=progress
-        )
+            name, args.device, dtype=dtype, model_dir=args.model_dir, graphs=args.graphs,
+            progress=progress,
+        )  # fmt: skip
 
 
 def _load(args):
-    """Pipeline and validated options."""
+    """Pipeline and validated options. What the options say is wrong without any model is said
+    before one is loaded."""
+    from lantern import checkpoints
     from lantern.acceptance import rule_for
+    from lantern.pipeline import model_info
 
-    pipeline = _pipeline(args, args.model)
-    changes = {name: getattr(args, name) for name in DECODING}
+    changes = {name: getattr(args, name) for name in (*DECODING, "mode", "seed") if name in args}
     if args.nodes == "auto":
         changes["nodes"] = None
+    missing = checkpoints.unavailable(args.model, args.model_dir)
+    if missing:
+        raise FileNotFoundError(missing)
+    rule_for(model_info(args.model, args.model_dir).options(**changes))
+    pipeline = _pipeline(args, args.model)
     options = pipeline.options(**changes)
-    rule_for(options)
     return pipeline, options
 
 
 def generate(args) -> None:
-    from dataclasses import replace
-
     from tqdm import tqdm
 
     _writable(args.out, args.json)
     pipeline, options = _load(args)
-    options = replace(options, mode=args.mode, seed=args.seed)
     pipeline.text.check(args.prompt)
     pipeline.warm_up(options)
     auto = {"nodes": "auto"} if args.nodes == "auto" else {}
@@ -195,14 +220,11 @@ def bench(args) -> None:
     from lantern.bench import Plan, run_bench
 
     _writable(args.json)
-    modes = args.modes.split(",")
-    unknown = [mode for mode in modes if mode not in ALL_MODES]
-    if unknown or args.seeds < 1 or args.repeats < 1:
-        raise ValueError(
-            f"unknown mode {unknown[0]!r}; known are {', '.join(ALL_MODES)}."
-            if unknown
-            else "--seeds and --repeats must be at least 1."
-        )
+    if args.sweep and args.modes:
+        raise ValueError(f"--sweep {args.sweep} has modes of its own; leave --modes out.")
+    modes = _modes(args.modes)
+    if args.seeds < 1 or args.repeats < 1:
+        raise ValueError("--seeds and --repeats must be at least 1.")
     prompts = None
     if args.prompts:
         try:
@@ -216,13 +238,49 @@ def bench(args) -> None:
     prompts = dict.fromkeys(prompts or pipeline.info.examples[:4])
     for prompt in prompts:
         pipeline.text.check(prompt)
-    unable = [mode for mode in modes if mode not in pipeline.modes]
-    if unable:
-        raise ValueError(f"{args.model} has no drafter, so it cannot run {unable[0]}; use ar.")
+    _can(pipeline, modes)
     run_bench(
         pipeline, options, modes, Plan(tuple(prompts), args.seeds, args.repeats), args.json,
         auto=args.nodes == "auto", sweep=args.sweep,
     )  # fmt: skip
+
+
+def _modes(text: str | None) -> list[str]:
+    """Modes in a comma-separated list, the three standard ones if there is none."""
+    modes = text.split(",") if text else list(MODES)
+    unknown = [mode for mode in modes if mode not in ALL_MODES]
+    if unknown:
+        raise ValueError(f"unknown mode {unknown[0]!r}; known are {', '.join(ALL_MODES)}.")
+    return modes
+
+
+def _can(pipeline, modes: list[str]) -> None:
+    unable = [mode for mode in modes if mode not in pipeline.modes]
+    if unable:
+        raise ValueError(f"{pipeline.name} has no drafter, so it cannot run {unable[0]}; use ar.")
+
+
+def profile(args) -> None:
+    from lantern.profile import report
+
+    modes = _modes(args.modes)
+    pipeline, options = _load(args)
+    _can(pipeline, modes)
+    pipeline.warm_up(options)
+    print(report(pipeline, args.prompt or pipeline.info.examples[0], options, modes))
+
+
+def scaling(args) -> None:
+    from lantern.runtime import pick_device, pick_dtype, set_threads
+    from lantern.scaling import report
+
+    device = pick_device(args.device)
+    set_threads(args.threads)
+    print(
+        report(
+            args.width, args.layers, args.heads, args.nodes, device, pick_dtype(args.dtype, device)
+        )
+    )
 
 
 def models(args) -> None:
@@ -275,6 +333,9 @@ def main(argv: list[str] | None = None) -> int:
             return 2
     try:
         args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, head for example, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  nothing more can be said to it
     except (ValueError, FileNotFoundError, RuntimeError, OSError) as error:
         message = " ".join(str(error).split())
         print(f"lantern: {message}", file=sys.stderr)

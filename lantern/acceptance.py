@@ -133,7 +133,7 @@ def review(
     """
     if rule.k == 0 or tree.width == 0:
         accept = tree.tokens == choices[tree.parent]
-        accept[0] = False
+        accept[:1] = False
         return Verdict(accept, torch.zeros_like(tree.score))
     if greedy:
         return _review_greedy(tree, probs, rule, neighbours)
@@ -148,7 +148,7 @@ def _review_greedy(tree, probs, rule, neighbours) -> Verdict:
     near = p.gather(1, neighbours[tree.tokens, : rule.k].long())
     mass = (near * rule.members(own, near)).sum(-1)
     accept = own + mass >= p.amax(-1)
-    accept[0] = False
+    accept[:1] = False
     return Verdict(accept, mass)
 
 
@@ -171,7 +171,7 @@ def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
         relaxed = (near * members).sum(-1, keepdim=True)
         hit = (code == choices) | ((near_codes == choices[:, None]) & members).any(-1)
         taken = hit & exists & ~done
-        slot = torch.where(exists, child, n)
+        slot = child.masked_fill(~exists, n)
         accept[slot] = taken
         mass[slot] = (relaxed / scale)[:, 0]
         if turn + 1 == len(children):
@@ -180,7 +180,7 @@ def _review_sampled(tree, probs, choices, rule, neighbours) -> Verdict:
         done = done | taken
         left.scatter_(1, near_codes, near.masked_fill(members, 0))
         left.scatter_(1, code[:, None], own.masked_fill(exists[:, None], 0))
-        remaining = remaining - torch.where(exists[:, None], own + relaxed, 0)
+        remaining = remaining - (own + relaxed).masked_fill(~exists[:, None], 0)
     return Verdict(accept[:n], mass[:n])
 
 
@@ -195,10 +195,10 @@ def _review_nearest(tree, probs, choices, rule, neighbours, codes) -> Verdict:
     distance = (codes[tree.tokens] - codes[choice]).norm(dim=-1)
     distance = distance.masked_fill(~covers, torch.inf)
     n = len(tree)
-    slots = torch.where(tree.children >= 0, tree.children, n)
+    slots = tree.children.masked_fill(tree.children < 0, n)
     of_child = torch.cat([distance, distance.new_full((1,), torch.inf)])[slots]
     best = slots.gather(1, of_child.argmin(1, keepdim=True))[:, 0]
     chosen = torch.zeros(n + 1, dtype=torch.bool, device=probs.device).index_fill_(0, best, True)
     accept = chosen[:n] & covers
-    accept[0] = False
+    accept[:1] = False
     return Verdict(accept, (near * members).sum(-1))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from lantern.config import ALL_MODES, DecodeOptions
 from lantern.pipeline import Pipeline
 from lantern.report import sweep_tables, tables, temperature_table
+from lantern.runtime import streaming_seconds
 from lantern.trace import DecodeTrace
 
 SWEEP_K = (100, 300, 1000)
@@ -55,6 +56,7 @@ def run_bench(
     ("relaxation") or all modes over ``TEMPERATURES`` ("temperature")."""
     if sweep:
         variants = _grid(options) if sweep == "relaxation" else _over_temperature(options)
+        variants = {label: pipeline.tuner.choose(v) if auto else v for label, v in variants.items()}
     else:
         variants = _variants(pipeline, options, modes, auto)
     for variant in variants.values():
@@ -76,7 +78,8 @@ def run_bench(
     if sweep:
         print(sweep_tables(runs) if sweep == "relaxation" else temperature_table(runs))
     else:
-        print(tables(runs, options.to_dict(), costs))
+        streaming = streaming_seconds(pipeline.decoder.target, pipeline.dtype)
+        print(tables(runs, options.to_dict(), costs, streaming))
     if file:
         content = {"options": options.to_dict(), "costs": costs, "runs": runs}
         file.write_text(json.dumps(content, indent=1) + "\n")

@@ -52,6 +52,25 @@ class KVCache:
         self.length = 0
 
 
+class FixedCache(KVCache):
+    """A cache whose rows may be named by the device: then all slots come back, and masks hide the
+    empty ones, so that no shape depends on how far the image is."""
+
+    def write(self, layer: int, start: int | Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store k, v [batch, heads, T, head_dim] in slots ``start`` [T] int64 and return all rows;
+        with a number as in ``KVCache``."""
+        if isinstance(start, int):
+            return super().write(layer, start, k, v)
+        keys, values = self.kv[layer]
+        keys.index_copy_(2, start, k)
+        values.index_copy_(2, start, v)
+        return keys, values
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Copy rows ``source`` [T] to ``target`` [T], int64, in every layer."""
+        self.kv.index_copy_(4, target, self.kv.index_select(4, source))
+
+
 class CachePool:
     """Keeps the caches of finished images for later ones, so that decoding allocates none after
     the first. Two images at a time get one each. Safe to use from several threads."""

@@ -13,7 +13,7 @@ from lantern.runtime import describe, peak_memory
 def report(pipeline: Pipeline) -> str:
     """Draw the first example in every mode the model has; a few lines of text."""
     decoder, vq = pipeline.decoder, pipeline.vq
-    where = describe(pipeline.device, decoder.target.embedding.weight.dtype)
+    where = describe(pipeline.device, pipeline.dtype)
     lines = [
         f"{pipeline.name} on {where['hardware']} ({where['device']}, {where['dtype']}, "
         f"{where['threads']} threads, torch {where['torch']})",

@@ -6,6 +6,7 @@ more sources, alternatives in order of preference; a source is a set of files of
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -225,7 +226,9 @@ def missing(name: str, part: str, model_dir: Path | None = None) -> list[str]:
 
 
 def _places(name: str, part: str, source: Source, model_dir: Path | None):
-    for root in roots(model_dir):
+    # Our own model is one folder: another folder's parts would not belong to it.
+    whole = not entry(name).info
+    for root in [folder_of(name, model_dir).parent] if whole else roots(model_dir):
         repository = root / source.repo.split("/")[1] if source.repo else None
         # A config.json beside other parts' files could be any part's.
         together = None if "config.json" in source.files else root / name
@@ -290,10 +293,24 @@ def download(name: str, model_dir: Path | None = None) -> None:
                 for file in source.files:
                     hf_hub_download(source.repo, file, local_dir=folder)
                 break
-            except (LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
-                problems.append(f"{source.repo}: {str(error).splitlines()[0]}")
+            except OSError as error:
+                # A full or read-only disk is no matter of the connection.
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                    raise OSError(
+                        f"could not write the {part} of {name} ({error.strerror}); free "
+                        f"{download_size(name, model_dir):.1f} GB, or name another folder with "
+                        "--model-dir, and try again."
+                    ) from None
+                problems.append(f"{source.repo}: {_first_line(error)}")
+            except (LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError) as error:
+                problems.append(f"{source.repo}: {_first_line(error)}")
         else:
             raise ConnectionError(
                 f"could not download the {part} of {name} ({problems[0]}); check the connection "
                 f"and try python -m lantern download {name} again."
             )
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error's message; some errors have none but their name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -34,12 +34,21 @@ def config_from_dict(cls, values: dict, *, where: str = "config"):
         kind = _SIMPLE.get(field.type)
         value = values.get(field.name)
         if kind and field.name in values and not _fits(value, kind):
-            raise ValueError(f"{where}: {field.name} must be {kind.__name__}, not {value!r}.")
-    return cls(**values)
+            raise ValueError(
+                f"{where}: {field.name} must be {_TITLES.get(kind, kind.__name__)}, not {value!r}."
+            )
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 # Field annotations are strings here; the ones a config file can get wrong.
-_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str, "dict": dict}
+_SIMPLE = {
+    "int": int, "float": float, "bool": bool, "str": str, "dict": dict,
+    "tuple[int, ...]": tuple, "tuple[str, ...]": tuple,
+}  # fmt: skip
+_TITLES = {tuple: "a list"}
 
 
 def _fits(value, kind: type) -> bool:
@@ -56,7 +65,9 @@ def read_json(path: Path) -> dict:
         raise FileNotFoundError(
             f"{path} is missing; restore it or download the model again."
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); restore the file.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); restore the file.") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a JSON object.")
@@ -66,6 +77,10 @@ def read_json(path: Path) -> dict:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+def _require_positive(name: str, value: float) -> None:
+    _require(0 < value < math.inf, f"{name} must be a number above 0, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,12 @@ class ModelConfig:
     classes: int = 0
 
     def __post_init__(self):
+        for name in ("vocab_size", "width", "layers", "heads", "mlp_width", "grid", "prefix",
+                     "caption_dim"):  # fmt: skip
+            _require_positive(name, getattr(self, name))
+        _require_positive("norm_eps", self.norm_eps)
+        _require_positive("rope_base", self.rope_base)
+        _require(self.classes >= 0, f"classes must be 0 or more, not {self.classes!r}.")
         _require(
             self.padded_rows in ("self", "fp32", "bf16"),
             f"padded_rows must be self, fp32 or bf16, not {self.padded_rows!r}.",
@@ -133,6 +154,10 @@ class DrafterConfig:
     fc_bias: bool = True
     own_embedding: bool = False
 
+    def __post_init__(self):
+        for name in ("layers", "heads", "mlp_width", "norm_eps"):
+            _require_positive(name, getattr(self, name))
+
 
 @dataclass(frozen=True)
 class VQConfig:
@@ -156,6 +181,22 @@ class VQConfig:
     patch_size: int = 1
     norm_groups: int = 32
     local_encoder: bool = False
+
+    def __post_init__(self):
+        for name in ("codebook_size", "codebook_dim", "base_width", "z_channels", "res_blocks",
+                     "patch_size", "norm_groups"):  # fmt: skip
+            _require_positive(name, getattr(self, name))
+        multipliers = self.channel_multipliers
+        _require(len(multipliers) > 0, "channel_multipliers must not be empty.")
+        for multiplier in multipliers:
+            _require(
+                isinstance(multiplier, int) and multiplier > 0,
+                f"channel_multipliers must be whole numbers from 1, not {multiplier!r}.",
+            )
+        _require(
+            self.base_width % self.norm_groups == 0,
+            f"base_width {self.base_width} must be a multiple of norm_groups {self.norm_groups}.",
+        )
 
     @property
     def downsample(self) -> int:
@@ -245,7 +286,7 @@ class DecodeOptions:
         ):
             value = getattr(self, name)
             _require(
-                isinstance(value, int | float) and math.isfinite(value) and low <= value <= high,
+                isinstance(value, int | float) and low <= value <= high,  # which NaN is not
                 f"{name} must be a number from {low} to {high}, not {value!r}.",
             )
         _require(

@@ -1,7 +1,7 @@
 """The decode loop. AR, EAGLE-2 and LANTERN are the same loop with other trees and rules.
 
 Knows models, caches, trees and rules; knows nothing of prompts, images, files or the UI. All state
-of a request lives in its own ``_Request``, so requests never share anything but weights.
+of a request lives in its own ``Request``, so requests never share anything but weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ class Decoder:
         self.target, self.drafter = target, drafter
         self.codes, self.neighbours = codes, neighbours
         self.caches = CachePool()
-        self.graphs: Graphs | None = None  # steps of fixed shape, where the runtime wants them
+        self.graphs: RequestMaker | None = None  # graphs.Graphs where the runtime wants them
+
+    def forget(self) -> None:
+        """Drop buffers kept for later images."""
+        self.caches.clear()
+        if self.graphs:
+            self.graphs.clear()
 
     @torch.inference_mode()
     def stream(self, caption: Tensor, valid: Tensor, options: DecodeOptions) -> Iterator[StepEvent]:
@@ -56,7 +62,7 @@ class Decoder:
         holds the generator, is not counted. Closing the generator stops after the current step.
         """
         _check_parts(self, options)
-        request = (self.graphs.request if self.graphs else _Request)(self, caption, valid, options)
+        request = (self.graphs.request if self.graphs else Request)(self, caption, valid, options)
         try:
             yield request.prefill()
             while request.position < request.last:
@@ -65,10 +71,14 @@ class Decoder:
             request.release()
 
 
-class Graphs(Protocol):
-    """What makes requests that decode in steps of fixed shape (see graphs.py)."""
+class RequestMaker(Protocol):
+    """What makes requests in place of the plain ones: see graphs.py."""
 
-    def request(self, decoder: Decoder, caption: Tensor, valid: Tensor, options: DecodeOptions): ...
+    def request(
+        self, decoder: Decoder, caption: Tensor, valid: Tensor, options: DecodeOptions
+    ) -> Request: ...
+
+    def clear(self) -> None: ...
 
 
 def _check_parts(decoder: Decoder, options: DecodeOptions) -> None:
@@ -79,7 +89,7 @@ def _check_parts(decoder: Decoder, options: DecodeOptions) -> None:
         raise ValueError(f"mode {options.mode} needs a neighbour table and this model has none.")
 
 
-class _Request:
+class Request:
     """Caches, noise and the current root of one image.
 
     ``position`` is the grid position of ``root``, the last chosen token, which enters the target's
@@ -134,10 +144,8 @@ class _Request:
 
     def prefill(self) -> StepEvent:
         """Run the condition slots and choose token 0."""
-        config, options = self.target.config, self.options
-        self.noise = gumbel_table(
-            options.seed, config.image_tokens, config.vocab_size, options.temperature, self.device
-        )
+        config = self.target.config
+        self.noise = self._draw_noise()
         mask = prefix_mask(self.valid, config, self.cache.kv.dtype)
         x = self.target.prefix(self.caption)
         hidden = self.target(x, slice(0, self.prefix), mask, self.cache, 0)
@@ -146,20 +154,30 @@ class _Request:
         probs, choices, margins = self._read(hidden[:, -1:], first)
         p_choice = probs.gather(1, choices[:, None])[:, 0]
         token, margin, p = torch.stack([choices.float(), margins, p_choice])[:, 0].tolist()
-        self._check(margin)
+        self._check(margin + p)
         self.root, self.position = int(token), 0
         if self.drafting:
             self._begin_drafting(hidden)
         event = self._token(0, self.root, TARGET, self.root, margin, p, p)
         return self._event(0, [event], (), {"prefill": self.watch.lap()})
 
-    def _begin_drafting(self, hidden: Tensor) -> None:
-        """The drafter's rows of the condition: each pairs its hidden state with token 0, the last
-        one with the root."""
-        self.draft = Drafting(self.drafter, self.target, self.options, self.draft_cache, self.noise)
+    def _draw_noise(self) -> Tensor:
+        """The image's Gumbel noise [positions, V]."""
+        config, options = self.target.config, self.options
+        return gumbel_table(
+            options.seed, config.image_tokens, config.vocab_size, options.temperature, self.device
+        )
+
+    def _condition_ids(self) -> Tensor:
+        """The drafter's tokens [P] of the condition: token 0, the last one the root."""
         ids = torch.zeros(self.prefix, dtype=torch.long, device=self.device)
         ids[-1] = self.root
-        self.draft.extend(ids, hidden)
+        return ids
+
+    def _begin_drafting(self, hidden: Tensor) -> None:
+        """The drafter's rows of the condition, each with its hidden state [2, P, W]."""
+        self.draft = Drafting(self.drafter, self.target, self.options, self.draft_cache, self.noise)
+        self.draft.extend(self._condition_ids(), hidden)
 
     def step(self) -> StepEvent:
         """Draft a tree, verify it in one target pass and commit what was accepted."""
@@ -242,7 +260,7 @@ class _Request:
 
     def _commit(self, report: dict) -> tuple[list[int], list[TokenEvent], tuple[NodeEvent, ...]]:
         """Advance the root by what was accepted: path of nodes, new tokens and the tree."""
-        self._check(sum(report["margin"]))
+        self._check(sum(report["margin"]) + sum(report["p_choice"]))
         node = int(report["end"][0])
         path = [node]
         while node:
@@ -287,8 +305,9 @@ class _Request:
             position, token, kind, choice, margin, p_choice, p_token, mass, rank, distance, depth
         )
 
-    def _check(self, margin: float) -> None:
-        if math.isnan(margin):
+    def _check(self, figures: float) -> None:
+        """DecodeError if a sum of margins and probabilities shows that logits were no numbers."""
+        if math.isnan(figures):
             raise DecodeError(
                 "the model produced logits that are not numbers; lower CFG or check the weights."
             )

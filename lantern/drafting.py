@@ -161,7 +161,8 @@ class Drafting:
         if options.coupled:
             z = z + self.noise[position]
         best = F.log_softmax(z, dim=-1).topk(self.shape.branch, dim=-1)
-        return best.indices, best.values.clamp(LOG_FLOOR, 0.0)
+        # A drafter that computes NaN drafts badly; only finite scores keep parents before children.
+        return best.indices, best.values.nan_to_num_(LOG_FLOOR).clamp_(LOG_FLOOR, 0.0)
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -105,7 +104,7 @@ def read_state(file: Path) -> State:
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing; restore it or download the model again.")
     if file.name.endswith(".index.json"):
-        shards = sorted(set(read_json(file).get("weight_map", {}).values()))
+        shards = _shards(file)
         return {k: v for shard in shards for k, v in read_state(file.parent / shard).items()}
     try:
         state = load_file(file) if file.suffix == ".safetensors" else _torch_load(file)
@@ -115,15 +114,28 @@ def read_state(file: Path) -> State:
             f"{file} is damaged or holds code, which is never run; download it again from its "
             "publisher."
         ) from None
-    except (SafetensorError, OSError, RuntimeError, EOFError) as error:
-        reason = str(error).split("\n")[0].split(". ")[0][:200]
+    except MemoryError:
+        raise
+    except Exception as error:  # what garbage leads torch's reader to can be any kind
+        reason = (str(error) or type(error).__name__).split("\n")[0].split(". ")[0][:200]
         raise ValueError(f"{file} is damaged ({reason}); restore or download it again.") from None
-    if not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(f"{file} {_NOT_TENSORS}")
     return state
 
 
-def _torch_load(file: Path) -> State:
+def _shards(file: Path) -> list[str]:
+    """File names that an index names, each beside the index."""
+    weight_map = read_json(file).get("weight_map")
+    names = set(weight_map.values()) if isinstance(weight_map, dict) else {None}
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise ValueError(f"{file} names no files of weights; restore or download it again.")
+    return sorted(names)
+
+
+def _torch_load(file: Path) -> object:
+    """What the file holds; the dictionary of tensors if it is one of ours or of LlamaGen's."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError:  # files older than the zip format cannot be mapped
@@ -131,8 +143,6 @@ def _torch_load(file: Path) -> State:
     for key in ("model", "module", "state_dict"):  # training code wraps the tensors
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    if not isinstance(state, dict):
-        raise ValueError(f"{file} {_NOT_TENSORS}")
     return state
 
 
@@ -194,10 +204,16 @@ def to_published(module: nn.Module, names: Names) -> State:
 # -- configurations -----------------------------------------------------------------------------
 
 
+def _checked(cls, file: Path, **values):
+    """The configuration ``cls``; its errors name ``file``."""
+    return config_from_dict(cls, values, where=str(file))
+
+
 def _field(values: dict, name: str, file: Path, kind: type = int):
     value = values.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{file}: {name} must be given as {kind.__name__}, not {value!r}.")
+        wanted = getattr(kind, "__name__", "a number")
+        raise ValueError(f"{file}: {name} must be given as {wanted}, not {value!r}.")
     return value
 
 
@@ -230,7 +246,9 @@ def hf_target_config(file: Path, padded_rows: str = "bf16") -> ModelConfig:
     grid = round(tokens**0.5)
     if grid * grid != tokens:
         raise ValueError(f"{file}: block_size {tokens} is not a square number of tokens.")
-    return ModelConfig(
+    return _checked(
+        ModelConfig,
+        file,
         vocab_size=_field(values, "vocab_size", file),
         width=_field(values, "hidden_size", file),
         layers=_field(values, "num_hidden_layers", file),
@@ -240,7 +258,7 @@ def hf_target_config(file: Path, padded_rows: str = "bf16") -> ModelConfig:
         prefix=_field(values, "cls_token_num", file),
         caption_dim=_field(values, "caption_dim", file),
         norm_eps=_field(values, "rms_norm_eps", file, float),
-        rope_base=float(values.get("rope_base", 10000)),
+        rope_base=float(_field({"rope_base": 10000} | values, "rope_base", file, int | float)),
         padded_rows=padded_rows,
     )
 
@@ -263,9 +281,12 @@ def original_target_config(
         raise ValueError(
             f"{file}: {error.args[0]} is missing; this is not a LlamaGen transformer."
         ) from None
+    except ValueError:  # a tensor of other dimensions
+        raise ValueError(f"{file} is not a LlamaGen transformer: wrong shapes.") from None
     layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"layers\.(\d+)\.", k)))
-    return ModelConfig(
-        vocab, width, layers, width // head_dim, mlp_width, grid, prefix, caption_dim,
+    return _checked(
+        ModelConfig, file, vocab_size=vocab, width=width, layers=layers, heads=width // head_dim,
+        mlp_width=mlp_width, grid=grid, prefix=prefix, caption_dim=caption_dim,
         padded_rows=padded_rows, classes=classes,
     )  # fmt: skip
 
@@ -287,7 +308,9 @@ def published_drafter_config(file: Path, target: ModelConfig) -> DrafterConfig:
                 f"{file} is a drafter for {what} {theirs}, but the target has {ours}; "
                 "use the drafter that belongs to it."
             )
-    return DrafterConfig(
+    return _checked(
+        DrafterConfig,
+        file,
         layers=_field(values, "num_hidden_layers", file),
         heads=_field(values, "num_attention_heads", file),
         mlp_width=_field(values, "intermediate_size", file),
@@ -326,7 +349,9 @@ def vq_config(state: State, file: Path) -> VQConfig:
         levels = count(r"encoder\.conv_blocks\.(\d+)\.")
         widths = [state[f"encoder.conv_blocks.{i}.res.0.conv2.weight"].shape[0]
                   for i in range(levels)]  # fmt: skip
-        return VQConfig(
+        return _checked(
+            VQConfig,
+            file,
             codebook_size=size,
             codebook_dim=dim,
             base_width=base,
@@ -338,6 +363,8 @@ def vq_config(state: State, file: Path) -> VQConfig:
         raise ValueError(
             f"{file}: {error.args[0]} is missing; this is not a LlamaGen VQ tokenizer."
         ) from None
+    except (ZeroDivisionError, IndexError):
+        raise ValueError(f"{file} is not a LlamaGen VQ tokenizer: wrong shapes.") from None
 
 
 # -- parts of a model ---------------------------------------------------------------------------
@@ -388,6 +415,10 @@ def _native_config(cls, file: Path):
 
 def _build(cls, configs: tuple, state: State, file: Path, names: Names, dtype: torch.dtype):
     # On the meta device nothing is allocated or initialised only to be overwritten.
-    with torch.device("meta"):
-        module = cls(*configs)
+    try:
+        with torch.device("meta"):
+            module = cls(*configs)
+    except RuntimeError as error:  # sizes beyond what a tensor can have
+        reason = str(error).split("\n")[0][:200]
+        raise ValueError(f"the config beside {file} describes no model ({reason}).") from None
     return fill(module, state, file, names, dtype).eval().requires_grad_(False)

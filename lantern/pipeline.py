@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from lantern import checkpoints, formats
+from lantern import checkpoints, checksums, formats
 from lantern.config import (
     ALL_MODES,
     DecodeOptions,
@@ -20,10 +21,11 @@ from lantern.config import (
     read_json,
 )
 from lantern.decode import Decoder
+from lantern.graphs import Graphs
 from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
-from lantern.runtime import Stopwatch, default_dtype, describe, pack, pick_device
+from lantern.runtime import Stopwatch, check_dtype, default_dtype, describe, pack, pick_device
 from lantern.trace import DecodeTrace, StepEvent
 from lantern.tuning import Tuner
 
@@ -32,21 +34,37 @@ TREE = tuple(field.name for field in fields(TreeShape))
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """model.json: how a model presents itself. ``defaults`` are decode options that suit it."""
+    """model.json: how a model presents itself. ``defaults`` are decode options that suit it;
+    ``things``: everything it was taught to draw, name -> other words for it; empty if it was
+    taught on whatever images there are."""
 
     title: str
     defaults: dict
     examples: tuple[str, ...] = ()
+    things: dict = field(default_factory=dict)
 
     def check(self) -> None:
         """ValueError if a default is unknown or out of range, or there is no example."""
         known = DecodeOptions().to_dict()
         unknown = sorted(set(self.defaults) - set(known))
         if unknown:
-            raise ValueError(f"model.json: unknown defaults {', '.join(unknown)}.")
+            raise ValueError(f"unknown defaults {', '.join(unknown)}.")
         if not self.examples:
-            raise ValueError("model.json: examples must hold at least one prompt.")
+            raise ValueError("examples must hold at least one prompt.")
+        if not all(isinstance(words, list) for words in self.things.values()):
+            raise ValueError("things must map names to lists of other words.")
         self.options()
+
+    def thing_in(self, prompt: str) -> str | None:
+        """The taught thing that a prompt names, in whatever word; None if there is none. The
+        longest word wins: a hot dog is no dog."""
+        words = [(word, name) for name, others in self.things.items() for word in (name, *others)]
+        for word, name in sorted(words, key=lambda pair: -len(pair[0])):
+            many = re.escape(word.removesuffix("y")) + "ies" if word.endswith("y") else ""
+            forms = rf"\b({re.escape(word)}(s|es)?{'|' + many if many else ''})\b"
+            if re.search(forms, prompt, re.IGNORECASE):
+                return name
+        return None
 
     def options(self, **changes) -> DecodeOptions:
         """The model's defaults with ``changes``; what belongs to the tree goes there."""
@@ -58,12 +76,12 @@ class ModelInfo:
 def model_info(name: str, model_dir: Path | None = None) -> ModelInfo:
     """How a model presents itself, without loading it; errors as in ``Pipeline.load``."""
     known = checkpoints.entry(name)
-    if known.info:
-        info = config_from_dict(ModelInfo, known.info, where=name)
-    else:
-        values = read_json(checkpoints.folder_of(name, model_dir) / "model.json")
-        info = config_from_dict(ModelInfo, values, where="model.json")
-    info.check()
+    file = checkpoints.folder_of(name, model_dir) / "model.json"
+    info = config_from_dict(ModelInfo, known.info or read_json(file), where=str(file))
+    try:
+        info.check()
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     return info
 
 
@@ -77,12 +95,15 @@ class Pipeline:
         text: TextEncoder | ClassNames,
         decoder: Decoder,
         vq: VQModel,
+        dtype: torch.dtype | None = None,
     ):
         self.name, self.info = name, info
         self.text, self.decoder, self.vq = text, decoder, vq
         self._warm: set[TreeShape] = set()
         self.tuner = Tuner(self)
         self.device = decoder.target.embedding.weight.device
+        # What target and drafter multiply in.
+        self.dtype = dtype or decoder.target.embedding.weight.dtype
 
     @classmethod
     def load(
@@ -92,19 +113,24 @@ class Pipeline:
         *,
         dtype: torch.dtype | None = None,
         model_dir: Path | None = None,
+        graphs: bool = True,
         progress: Callable[[str], None] = lambda what: None,
     ) -> Pipeline:
-        """Load a registered model, bf16 on a GPU and fp32 on a CPU unless ``dtype`` is given.
+        """Load a registered model, bf16 on a GPU and fp32 on a CPU unless ``dtype`` is given; int8
+        (CPU only) is faster and draws slightly different images.
 
-        ``progress`` is told what is being loaded. FileNotFoundError or ValueError say what is
-        missing or wrong.
+        ``graphs``: on a GPU, replay steps as CUDA graphs. ``progress`` is told what is being
+        loaded. FileNotFoundError or ValueError say what is missing or wrong.
         """
         where = pick_device(device)
-        dtype = dtype or default_dtype(where)
+        computed = dtype or default_dtype(where)
+        check_dtype(computed, where)
+        dtype = torch.float32 if computed == torch.int8 else computed
         known = checkpoints.entry(name)
         problem = checkpoints.unavailable(name, model_dir)
         if problem:
             raise FileNotFoundError(problem)
+        checksums.verify(checkpoints.folder_of(name, model_dir))
         info = model_info(name, model_dir)
         parts = {part: checkpoints.find(name, part, model_dir) for part in known.parts}
         progress("target")
@@ -134,8 +160,11 @@ class Pipeline:
                     f"{name}: the text encoder's vectors have {text.width} values but the target "
                     f"takes {config.caption_dim}; they do not belong together."
                 )
-        pack(target, drafter)
-        return cls(name, info, text, Decoder(target, drafter, codes, table), vq)
+        pack(target, drafter, computed)
+        decoder = Decoder(target, drafter, codes, table)
+        if graphs and where.type == "cuda":
+            decoder.graphs = Graphs()
+        return cls(name, info, text, decoder, vq, computed)
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -160,17 +189,23 @@ class Pipeline:
         """This model's default options with ``changes``."""
         return self.info.options(**changes)
 
-    def warm_up(self, options: DecodeOptions | None = None) -> None:
+    def warm_up(
+        self, options: DecodeOptions | None = None, check: Callable[[], None] = lambda: None
+    ) -> None:
         """A few steps of every mode, so that no measured run pays for the first use of a shape.
-        Does nothing for a tree shape that was warmed up before."""
+        Does nothing for a tree shape that was warmed up before. ``check`` is called before every
+        step and may end the warm-up by raising."""
         options = options or self.options()
         if options.tree in self._warm:
             return
         for mode in self.modes[:3]:
             stream = self.stream(self.info.examples[0], replace(options, mode=mode))
-            for _ in range(3):
-                next(stream, None)  # a small image may be complete sooner
-            stream.close()
+            try:
+                for _ in range(3):
+                    check()
+                    next(stream, None)  # a small image may be complete sooner
+            finally:
+                stream.close()
         self.image([0])
         self._warm.add(options.tree)
 
@@ -195,10 +230,8 @@ class Pipeline:
 
     def new_trace(self, prompt: str, options: DecodeOptions) -> DecodeTrace:
         """An empty trace for one run."""
-        dtype = self.decoder.target.embedding.weight.dtype
-        return DecodeTrace(
-            self.name, prompt, options.to_dict(), self.grid, describe(self.device, dtype)
-        )
+        where = describe(self.device, self.dtype)
+        return DecodeTrace(self.name, prompt, options.to_dict(), self.grid, where)
 
     def generate(
         self,
@@ -216,6 +249,7 @@ class Pipeline:
         options = options or self.options(**changes)
         if auto:
             options = self.tuner.choose(options)
+            self.warm_up(options)
         trace = self.new_trace(prompt, options)
         trace.options["auto_tree"] = auto
         for event in self.stream(prompt, options, trace):
@@ -235,7 +269,7 @@ class Pipeline:
 
     def forget(self) -> None:
         """Drop buffers kept for later runs: the next one starts as in a fresh process."""
-        self.decoder.caches.clear()
+        self.decoder.forget()
 
     @torch.inference_mode()
     def image(self, tokens: list[int] | Tensor) -> Image.Image:

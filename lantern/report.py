@@ -12,10 +12,13 @@ STABILITY = (1, 2, 5, 10, 20, 50, 100)
 RESAMPLES = 200
 
 
-def tables(runs: list[dict], options: dict, costs: dict | None) -> str:
+def tables(
+    runs: list[dict], options: dict, costs: dict | None, streaming: float | None = None
+) -> str:
     """Everything about a bench: setting, results, where the time goes, accepted lengths, cost of
-    verification by tree size, stability."""
-    parts = [_setting(runs, options), _results(runs), _phases(runs), _lengths(runs)]
+    verification by tree size, stability. ``streaming``: seconds of copying the target's weights."""
+    parts = [_setting(runs, options), _results(runs), _phases(runs), _shares(runs, streaming)]
+    parts.append(_lengths(runs))
     if costs:
         parts.append(_costs(costs))
     parts.append(_stability(runs))
@@ -121,6 +124,27 @@ def _phases(runs: list[dict]) -> str:
             for p in ("verify", "draft", "accept")
         ]
         lines.append(f"| {variant} | " + " | ".join(whole + steps) + " |")
+    return "\n".join(lines)
+
+
+def _shares(runs: list[dict], streaming: float | None) -> str:
+    """An AR step against what it cannot be faster than, and the cost of looking for A(c)."""
+    groups = _by_variant(runs)
+    one = median(_per_step(r, "verify") for r in groups["ar"])
+    lines = []
+    if streaming:
+        lines.append(
+            f"A target pass of AR takes {1e3 * one:.2f} ms, {one / streaming:.2f} times a copy of "
+            f"its weights ({1e3 * streaming:.2f} ms)."
+        )
+    exact = [r for mine in groups.values() for r in mine if r["mode"] == "eagle2"]
+    relaxed = [r for mine in groups.values() for r in mine if r["mode"] == "lantern"]
+    if exact and relaxed:
+        costs = [median(_per_step(r, "accept") for r in mine) for mine in (exact, relaxed)]
+        lines.append(
+            f"Judging a tree takes {1e3 * costs[0]:.2f} ms in EAGLE-2 and {1e3 * costs[1]:.2f} ms "
+            f"with the search for A(c), 1/{one / costs[1]:.0f} of that pass (the paper: 1/9.1)."
+        )
     return "\n".join(lines)
 
 

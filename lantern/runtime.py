@@ -7,6 +7,10 @@ import gc
 import os
 import platform
 import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +53,23 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+
+def pick_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """What weights are multiplied in; without a name the device's default. ValueError if the device
+    cannot."""
+    dtype = DTYPES[name] if name else default_dtype(device)
+    check_dtype(dtype, device)
+    return dtype
+
+
+def check_dtype(dtype: torch.dtype, device: torch.device) -> None:
+    """ValueError for int8 where it cannot be computed."""
+    if dtype == torch.int8 and (device.type != "cpu" or not can_quantise()):
+        raise ValueError("int8 is for CPUs with integer dot products (VNNI); use fp32 or bf16.")
+
+
 def default_dtype(device: torch.device) -> torch.dtype:
     """bf16 weights on a GPU, fp32 on a CPU; logits, CFG, noise and softmax are fp32 on both."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -77,6 +98,23 @@ def describe(device: torch.device, dtype: torch.dtype) -> dict:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
+
+
+def streaming_seconds(target: Transformer, dtype: torch.dtype, repeats: int = 9) -> float:
+    """Median seconds of copying as many bytes as the weights in ``dtype`` that one step reads:
+    blocks and head. A step cannot take less time than its weights take to arrive."""
+    weight = target.embedding.weight
+    config = target.config
+    block = 4 * config.width**2 + 3 * config.width * config.mlp_width
+    count = config.layers * block + config.vocab_size * config.width
+    source = torch.zeros(count, dtype=dtype, device=weight.device)
+    goal, watch = torch.empty_like(source), Stopwatch(weight.device)
+    laps = []
+    for _ in range(repeats + 1):
+        watch.start()
+        goal.copy_(source)
+        laps.append(watch.lap())
+    return median(laps[1:])
 
 
 def peak_memory(device: str) -> float:
@@ -157,6 +195,41 @@ class PackedLinear(nn.Module):
         return y[:n].view(*x.shape[:-1], self.out_features).to(x.dtype)
 
 
+class Int8Linear(nn.Module):
+    """A Linear of 8-bit integers, for inference on a CPU: weights scaled by output, inputs by row.
+
+    Sums of integers are exact, so a row's result does not depend on what shares the call. But the
+    product differs from fp32's by about 1 %, and rounding inputs to 8 bits makes the last bits of
+    attention count: images are others than fp32's, and a lossless mode differs from AR in places,
+    as it does in bf16 (docs/log.md). ``together`` scales all inputs of a call alike, one operation
+    instead of six, for a drafter: its guesses may depend on what is guessed beside them. Needs a
+    torch with a quantised engine and, to be right and fast, a CPU with integer dot products (VNNI).
+    ``scale`` as in PackedLinear.
+    """
+
+    def __init__(self, linear: nn.Linear, scale: Tensor | None = None, together: bool = False):
+        super().__init__()
+        self.out_features, self.together = linear.out_features, together
+        weight = linear.weight.detach()
+        weight = weight if scale is None else weight * scale
+        steps = (weight.abs().amax(1) / 127).clamp(min=1e-12).double()
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its future; the operators are in torch 2.8 to 2.13
+            quantised = torch.quantize_per_channel(weight, steps, zeros, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(quantised, None)
+        self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.together:
+            y = torch.ops.quantized.linear_dynamic(x, self.packed, False)
+        else:
+            most = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True).clamp_(min=1e-12)
+            multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+            y = multiply(x / most, 1 / 127, 128, self.packed).mul_(most)
+        return y if self.bias is None else y + self.bias
+
+
 class UnitNorm(nn.Module):
     """An RMSNorm without its weight and the factor sqrt(width), which the packed Linear behind it
     has taken over: three operations instead of nine."""
@@ -183,39 +256,67 @@ def can_pack() -> bool:
         return False
 
 
-def pack_linears(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Replace every fp32 CPU Linear inside ``module`` by its packed form in ``dtype`` and fold the
-    norms of blocks into them; a no-op where torch cannot. For inference only afterwards."""
+# Makes the packed form of a Linear and of the scale before it.
+Packer = Callable[[nn.Linear, Tensor | None], nn.Module]
+
+
+def packer(dtype: torch.dtype, drafts: bool = False) -> Packer:
+    """Packs for products in ``dtype``: fp32, bf16 or int8; ``drafts`` for what only proposes."""
+    if dtype == torch.int8:
+        return partial(Int8Linear, together=drafts)
+    return partial(PackedLinear, dtype=dtype)
+
+
+def can_quantise() -> bool:
+    """Whether this build of torch multiplies int8 weights, tried on a small case."""
+    try:
+        with torch.inference_mode():
+            linear, x = nn.Linear(64, 8), torch.randn(3, 64)
+            close = torch.allclose(Int8Linear(linear)(x), linear(x), atol=0.1)
+            return close and torch.cpu._is_vnni_supported()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+def pack_linears(module: nn.Module, pack_one: Packer) -> nn.Module:
+    """Replace every fp32 CPU Linear inside ``module`` by its packed form and fold the norms of
+    blocks into them; a no-op where torch cannot. For inference only afterwards."""
     weight = next(module.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not can_pack():
         return module
     for block in [m for m in module.modules() if isinstance(m, Block)]:
-        block.attention_norm = _fold(block.attention_norm, block.attention, "qkv", dtype)
-        block.mlp_norm = _fold(block.mlp_norm, block.mlp, "gate_up", dtype)
+        block.attention_norm = _fold(block.attention_norm, block.attention, "qkv", pack_one)
+        block.mlp_norm = _fold(block.mlp_norm, block.mlp, "gate_up", pack_one)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child, dtype=dtype))
+                setattr(parent, name, pack_one(child, None))
     return module
 
 
-def pack(target: Transformer, drafter: Drafter | None) -> None:
-    """Prepare a model for decoding on a CPU. The drafter, which only proposes, takes bf16 and a
-    bf16 copy of the head where the CPU computes in it; the target, which decides, stays fp32."""
+def pack(target: Transformer, drafter: Drafter | None, dtype: torch.dtype = torch.float32) -> None:
+    """Prepare a model for decoding on a CPU. The target, which decides, computes in ``dtype``, fp32
+    or int8. The drafter, which only proposes, takes int8 where the CPU has instructions for it,
+    else bf16, else fp32, with a copy of the head."""
     weight = target.head.weight
     if drafter and weight.device.type == "cpu" and weight.dtype == torch.float32 and can_pack():
-        fast = torch.cpu._is_avx512_bf16_supported()
         drafter.head = nn.Linear(*reversed(weight.shape), bias=False, device="meta")
         drafter.head.weight = weight
-        pack_linears(drafter, torch.bfloat16 if fast else torch.float32)
-    pack_linears(target)
+        pack_linears(drafter, packer(_fastest(), drafts=True))
+    pack_linears(target, packer(dtype))
 
 
-def _fold(norm: nn.Module, parent: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
+def _fastest() -> torch.dtype:
+    if can_quantise():
+        return torch.int8
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def _fold(norm: nn.Module, parent: nn.Module, name: str, pack_one: Packer) -> nn.Module:
     """Pack ``parent.name``, the Linear behind ``norm``, with the norm's weight in it; returns what
     is left of the norm."""
     if not isinstance(norm, RMSNorm):
         return norm
     scale = norm.weight.detach() * len(norm.weight) ** 0.5
-    setattr(parent, name, PackedLinear(getattr(parent, name), scale, dtype))
+    setattr(parent, name, pack_one(getattr(parent, name), scale))
     return UnitNorm(norm)

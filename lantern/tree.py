@@ -94,11 +94,11 @@ def deepest(tree: DraftTree, accept: Tensor) -> Tensor:
     """Index of the node where the longest accepted path ends (0-d): every node on the path from
     the root has ``accept``; among equally long paths the first."""
     reached = torch.zeros_like(accept)
-    reached[0] = True
+    reached[:1] = True
     for _ in range(tree.levels):
         reached = accept & reached[tree.parent]
-        reached[0] = True
+        reached[:1] = True
     # Counting nodes backwards makes the first of equal depths the largest value.
     order = torch.arange(len(tree), 0, -1, device=accept.device)
     value = (tree.depth + 1) * (len(tree) + 1) + order
-    return torch.where(reached, value, 0).argmax()
+    return value.masked_fill(~reached, 0).argmax()

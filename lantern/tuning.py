@@ -14,6 +14,7 @@ import json
 import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -149,7 +150,7 @@ class Tuner:
     def _steps(self, options: DecodeOptions, count: int, trace=None) -> list[StepEvent]:
         """The first steps of a run after the prefill."""
         stream = self.pipeline.stream(self.pipeline.info.examples[0], options, trace)
-        events = [event for event, _ in zip(stream, range(count + 1), strict=False)]
+        events = list(islice(stream, count + 1))
         stream.close()
         return events[1:]
 
@@ -195,7 +196,7 @@ class Tuner:
             pipeline.name,
             asdict(target.config),
             asdict(pipeline.decoder.drafter.config),
-            describe(pipeline.device, target.embedding.weight.dtype),
+            describe(pipeline.device, pipeline.dtype),
             [options.relaxed, options.k, options.top_k > 0, options.top_p < 1],
         ]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

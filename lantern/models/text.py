@@ -66,10 +66,12 @@ class TextEncoder:
 
     def check(self, prompt: str) -> str:
         """The prompt without surrounding space; ValueError if it is empty or too long."""
+        if not is_text(prompt):
+            raise ValueError("the prompt holds characters that are no text; type it anew.")
         prompt = " ".join(prompt.split())
-        if not prompt:
-            raise ValueError("the prompt is empty; write what to draw, for example 'a red apple'.")
         count = self.pieces(prompt[:2000])
+        if not prompt or count <= self.pieces(""):
+            raise ValueError("the prompt is empty; write what to draw, for example 'a red apple'.")
         if count > self.limit or len(prompt) > 2000:
             raise ValueError(
                 f"the prompt is too long ({count} word pieces, at most {self.limit}); shorten it."
@@ -78,7 +80,8 @@ class TextEncoder:
 
     @torch.inference_mode()
     def encode(self, prompts: list[str]) -> list[Tensor]:
-        """Caption vectors [n_i, caption_dim] fp32 of each prompt."""
+        """Caption vectors [n_i, caption_dim] of each prompt, on the encoder's device and in its
+        dtype; n_i word pieces, special tokens included. Prompts are not cut: ``check`` first."""
         if self.lower:
             prompts = [prompt.lower() for prompt in prompts]
         batch = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.model.device)
@@ -137,6 +140,12 @@ class ClassNames:
             torch.tensor([number], device=self.device),
             torch.ones(1, dtype=torch.bool, device=self.device),
         )
+
+
+def is_text(prompt: str) -> bool:
+    """Whether every character is one: half of a surrogate pair, as a broken client sends it, cannot
+    be written anywhere."""
+    return not any("\ud800" <= character <= "\udfff" for character in prompt)
 
 
 def class_names() -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 from pathlib import Path
 
+from lantern import checksums
 from lantern.training import drafter_command
 
 MODEL = Path("checkpoints/emoji-128")
@@ -60,18 +61,26 @@ def add_commands(commands) -> None:
     p.set_defaults(run=evaluate_model)
     _common(p)
 
-    p = add("choose-defaults", help="judge pictures over a grid of CFG, temperature and top-k")
-    p.add_argument("--images", type=int, default=100, help="images a setting")
-    p.add_argument("--judge", type=Path, default=Path("runs/judge"), help="a trained judge")
-    p.add_argument("--judge-steps", type=int, default=1500)
-    _data_options(p)
-    p.set_defaults(run=choose_defaults)
-    _common(p)
+    for name, run, text in (
+        ("choose-defaults", choose_defaults, "judge pictures over CFG, temperature and top-k"),
+        ("compare-rules", compare_rules, "tokens per pass and distance to AR by acceptance rule"),
+    ):
+        p = add(name, help=text)
+        p.add_argument("--images", type=int, default=100, help="images a setting")
+        p.add_argument("--judge", type=Path, default=Path("runs/judge"), help="a trained judge")
+        p.add_argument("--judge-steps", type=int, default=1500)
+        _data_options(p)
+        p.set_defaults(run=run)
+        _common(p)
 
     p = add("train-report", help="curves of all training runs as a Markdown page")
     p.add_argument("--runs", type=Path, default=Path("runs"))
     p.add_argument("--out", type=Path, default=Path("runs/report"))
     p.set_defaults(run=train_report)
+
+    p = add("checksums", help="write SHA256SUMS of a model folder, checked whenever it is loaded")
+    p.add_argument("--model-dir", type=Path, default=MODEL, help="the model's own folder")
+    p.set_defaults(run=lambda args: checksums.write(args.model_dir))
 
     p = add("samples", help="draw a sheet of unselected samples, a prompt a row")
     p.add_argument("--seeds", type=int, default=8)
@@ -83,7 +92,7 @@ def add_commands(commands) -> None:
 
 def _common(p: argparse.ArgumentParser, part: str | None = None) -> None:
     p.add_argument("--art", type=Path, default=Path("data/art.npz"))
-    p.add_argument("--model-dir", type=Path, default=MODEL, help="folder the weights go to")
+    p.add_argument("--model-dir", type=Path, default=MODEL, help="the model's own folder")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--seed", type=int, default=0)
     if part:
@@ -161,6 +170,7 @@ def _shards(args, art):
     """Training shards on demand and the held-out shard (unseen pairs)."""
     from lantern.models.text import TextEncoder
     from lantern.training.art import read_concepts
+    from lantern.training.data import GRAIN
     from lantern.training.shards import Shards, fingerprint, make_shard
     from lantern.training.target import EMOJI_TARGET
     from lantern.training.tokenizer import load_tokenizer
@@ -175,7 +185,12 @@ def _shards(args, art):
         for part in ("tokenizer", "text")
     ]
     folder = args.shard_dir / fingerprint(
-        encoders, jitter, args.seed, args.shard_size, [concept.label for concept in concepts]
+        encoders,
+        jitter,
+        GRAIN,
+        args.seed,
+        args.shard_size,
+        [concept.label for concept in concepts],
     )
     shards = Shards(
         folder,
@@ -238,9 +253,24 @@ def evaluate_model(args) -> None:
 
 
 def choose_defaults(args) -> None:
+    from lantern.training import defaults
+
+    examiner = _examiner(args)
+    print(defaults.choose_defaults(examiner, examiner.pipeline, args.model_dir.parent))
+
+
+def compare_rules(args) -> None:
+    from lantern.training import evaluate
+
+    examiner = _examiner(args)
+    print(evaluate.compare_rules(examiner, examiner.pipeline.options()))
+
+
+def _examiner(args):
+    """The judge and its captions, around the model that is measured."""
     import torch
 
-    from lantern.training import defaults, evaluate
+    from lantern.training import evaluate
     from lantern.training.art import load_art, read_concepts
     from lantern.training.judge import train_judge
     from lantern.training.loop import Budget
@@ -248,10 +278,8 @@ def choose_defaults(args) -> None:
     torch.set_num_threads(args.threads)
     art, concepts = load_art(args.art), read_concepts(core_only=args.core)
     judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
-    pipeline = _measured(args)
     cases = evaluate.held_out_captions(concepts, args.images)
-    examiner = evaluate.Examiner(pipeline, art, concepts, judge, cases, _jitter(args))
-    print(defaults.choose_defaults(examiner, pipeline, args.model_dir.parent))
+    return evaluate.Examiner(_measured(args), art, concepts, judge, cases, _jitter(args))
 
 
 def train_report(args) -> None:

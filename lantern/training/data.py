@@ -39,6 +39,10 @@ PLACES = {
     "snow": ("in the snow", "in winter"),
 }
 BACKGROUNDS = (*COLOURS, *PLACES)
+# Plain colours are paper: grain of this many grey levels. The tokenizer's reconstruction hardly
+# shows it, yet it decides which of several interchangeable codes a patch gets; without it the
+# codes of a plain colour are certain and there is nothing to relax (docs/log.md).
+GRAIN = 2.5
 # Mirrored, these would show something wrong.
 NO_MIRROR = {"clock", "alarm clock", "guitar", "violin", "key"}
 
@@ -91,12 +95,12 @@ def render(art: Art, spec: SceneSpec) -> np.ndarray:
 
 
 def background(name: str, rng: np.random.Generator) -> np.ndarray:
-    """A plain colour with a slight gradient or a procedural place: uint8 [128, 128, 3]."""
+    """A plain colour with a slight gradient and grain, or a painted place: uint8 [128, 128, 3]."""
     height = np.linspace(0, 1, SIZE)[:, None, None]
     if name in COLOURS:
         base = np.array(COLOURS[name], dtype=float) + rng.normal(0, 6, 3)
         image = base * (1 + (0.5 - height) * rng.uniform(0.05, 0.25))
-        return _to_uint8(np.broadcast_to(image, (SIZE, SIZE, 3)))
+        return _to_uint8(image + GRAIN * _noise(rng, ((16, 16), (32, 32)), fade=0.8))
     return _to_uint8(_PLACE_PAINTERS[name](height, rng))
 
 

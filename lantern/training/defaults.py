@@ -18,9 +18,9 @@ from lantern.training import judge
 from lantern.training.evaluate import Examiner
 from lantern.training.sampling import sample_shard, sampling_copy
 
-CFGS = (2.0, 3.0, 4.0, 6.0)
-TEMPERATURES = (0.8, 1.0)
-TOP_KS = (0, 100)
+CFGS = (2.0, 3.0)
+TEMPERATURES = (0.6, 0.8, 1.0)
+TOP_KS = (100,)
 
 
 def choose_defaults(

@@ -30,6 +30,12 @@ SEED = 424_243
 GRID_K = (100, 1000)
 GRID_DELTA = (0.1, 0.2, 0.4)
 MODES = ("ar", "eagle2", "lantern", "eagle2-coupled", "lantern-coupled")
+# The paper's ablation, and which of several covering children is taken: name -> options.
+RULES = {
+    **{f"tvd {d:g}": {"rule": "tvd", "delta": d} for d in (0.1, 0.2, 0.4)},
+    **{f"jsd {d:g}": {"rule": "jsd", "delta": d} for d in (0.05, 0.1, 0.2)},
+    **{f"tvd {d:g}, nearest": {"rule": "tvd", "delta": d, "pick": "nearest"} for d in (0.2, 0.4)},
+}
 
 
 def held_out_captions(concepts: list[Concept], count: int) -> list[tuple[str, judge.Labels]]:
@@ -75,11 +81,11 @@ def mean_ambiguity(
 
 
 def generate_all(
-    pipeline: Pipeline, options: DecodeOptions, cases: list
+    pipeline: Pipeline, options: DecodeOptions, cases: list, first_seed: int = 0
 ) -> tuple[Tensor, judge.Labels, list[DecodeTrace]]:
     """Draw every caption, seed = its number; images [N, 3, 128, 128] in [-1, 1]."""
     traces, images = [], []
-    for seed, (caption, _) in enumerate(tqdm(cases, desc=options.mode, disable=None)):
+    for seed, (caption, _) in enumerate(tqdm(cases, desc=options.mode, disable=None), first_seed):
         trace, image = pipeline.generate(caption, replace(options, seed=seed))
         traces.append(trace)
         images.append(np.asarray(image))
@@ -95,7 +101,7 @@ class Examiner:
         rng = np.random.default_rng(SEED + 1)
         # One scene a caption, so that the Frechet distance compares sets of equal size.
         scenes = [self._scene(art, concepts, labels, rng, jitter) for _, labels in cases]
-        self.real = self._features(to_tensor(scenes))
+        self.real = self.features(to_tensor(scenes))
 
     @staticmethod
     def _scene(art: Art, concepts, labels, rng, jitter) -> np.ndarray:
@@ -106,13 +112,14 @@ class Examiner:
         name = data.BACKGROUNDS[background]
         return data.render(art, data.SceneSpec(drawing, name, mirror, seed, jitter))
 
-    def _features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
+        """The judge's features [N, d] of images [N, 3, 128, 128]."""
         with torch.inference_mode():
             return torch.cat([self.judge.features(part) for part in images.split(32)])
 
     def figures(self, pictures: Tensor, labels: judge.Labels) -> dict[str, float]:
         """Judge accuracy, Frechet distance, precision and recall of pictures of the captions."""
-        features = self._features(pictures)
+        features = self.features(pictures)
         precision, recall = precision_recall(self.real, features)
         return judge.accuracy(self.judge, pictures, labels) | {
             "frechet": frechet_distance(self.real, features),
@@ -128,6 +135,33 @@ class Examiner:
             "relaxed_share": float(np.mean([t.relaxed_share for t in traces])),
         }
         return figures, traces
+
+
+def compare_rules(examiner: Examiner, options: DecodeOptions) -> str:
+    """LANTERN by rule and budget: what it gains and how far its pictures are from AR's, as the
+    Frechet distance to AR's pictures of the same captions with other seeds. Markdown."""
+    count = len(examiner.cases)
+    ar = replace(options, mode="ar")
+    others, _, traces = generate_all(examiner.pipeline, ar, examiner.cases, first_seed=count)
+    others = examiner.features(others)
+    where = traces[0].environment
+    lines = [
+        f"{count} images a row, k {options.k}, temperature {options.temperature:g}, CFG "
+        f"{options.cfg:g}, tree {options.tree.nodes}x{options.tree.depth}x{options.tree.branch}; "
+        f"{where['hardware']}, {where['dtype']}, torch {where['torch']}.",
+        "",
+        "| rule and delta | MAL | relaxed | Frechet distance to AR's pictures |",
+        "|---|---|---|---|",
+    ]
+    rows = {"AR itself": {"mode": "ar"}, "EAGLE-2": {"mode": "eagle2"}, **RULES}
+    for name, changes in rows.items():
+        chosen = replace(options, **{"mode": "lantern"} | changes)
+        pictures, _, traces = generate_all(examiner.pipeline, chosen, examiner.cases)
+        length = float(np.mean([t.mean_accepted_length for t in traces]))
+        share = float(np.mean([t.relaxed_share for t in traces]))
+        distance = frechet_distance(others, examiner.features(pictures))
+        lines.append(f"| {name} | {length:.2f} | {share:.0%} | {distance:.1f} |")
+    return "\n".join(lines)
 
 
 def evaluate(

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from lantern import checksums
 from lantern.formats import Names, native, to_published
 
 if TYPE_CHECKING:
@@ -229,9 +230,13 @@ class Run:
                 name: (w if keep(name) else w.half()).cpu().clone()
                 for name, w in to_published(self.model, names).items()
             }
-        save_file(weights, out / "model.safetensors")
+        aside = out / f"model.safetensors.{os.getpid()}.new"
+        save_file(weights, aside)
+        aside.chmod(0o644)
+        os.replace(aside, out / "model.safetensors")  # never half-written where an app may load it
         values = config if isinstance(config, dict) else asdict(config)
         (out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
+        checksums.refresh(out.parent)
 
     def save(self) -> None:
         if not self.main:
@@ -278,5 +283,5 @@ def autocast_dtype(device: torch.device) -> torch.dtype:
 
 def autocast(device: torch.device):
     """bf16 matrix products where the hardware has them, fp32 elsewhere."""
-    fast = autocast_dtype(device) == torch.bfloat16
-    return torch.autocast(device.type, torch.bfloat16, enabled=fast)
+    dtype = autocast_dtype(device)
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)

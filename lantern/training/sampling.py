@@ -17,7 +17,7 @@ from lantern.cache import KVCache
 from lantern.config import DecodeOptions
 from lantern.models.llamagen import Transformer, condition_mask
 from lantern.models.text import ClassNames, TextEncoder
-from lantern.runtime import default_dtype, pack_linears
+from lantern.runtime import default_dtype, pack_linears, packer
 from lantern.sampling import choose, guide, gumbel_table, process
 from lantern.training.loop import autocast_dtype
 from lantern.training.shards import Shard, encode_captions
@@ -85,7 +85,7 @@ def sampling_copy(target: Transformer) -> Transformer:
     """A copy that draws fast: on a CPU with packed weights, in bf16 where it computes in it. The
     drawn images follow the target's distribution up to rounding."""
     module = decoding_copy(target)
-    return pack_linears(module, autocast_dtype(module.embedding.weight.device))
+    return pack_linears(module, packer(autocast_dtype(module.embedding.weight.device)))
 
 
 def sample_shard(
