@@ -3,37 +3,70 @@
 LANTERN_MODEL names the model to start with, LANTERN_MODELS a folder with more of them.
 """
 
+import argparse
 import atexit
+import logging
 import os
 import shutil
+import signal
+import sys
 import tempfile
+from functools import partial
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-if "GRADIO_TEMP_DIR" not in os.environ:
-    os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="lantern-")
-    atexit.register(shutil.rmtree, os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
 os.environ.setdefault("MPLBACKEND", "agg")
-
-import sys  # noqa: E402
-
-from app.studio import Studio  # noqa: E402
-from app.ui import build_demo, launch_options  # noqa: E402
-from lantern.runtime import set_threads  # noqa: E402
 
 
 def main() -> int:
-    """Load the first model, serve until interrupted."""
-    set_threads()
+    """Load the first model, serve until interrupted or terminated."""
+    parser = argparse.ArgumentParser(prog="app.py", description=__doc__)
+    parser.add_argument("--host", help="address to listen at, 0.0.0.0 for every one")
+    parser.add_argument("--port", type=int, help="default: 7860, or the next free one")
+    parser.add_argument(
+        "--dtype", choices=("fp32", "bf16", "int8"),
+        help="default: bf16 on a GPU, else fp32; int8: faster on a CPU, images change a little",
+    )  # fmt: skip
+    given = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("lantern").setLevel(logging.INFO)
+    # As Ctrl-C: the server closes, temporary files go.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if "GRADIO_TEMP_DIR" not in os.environ:
+        os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="lantern-")
+        atexit.register(shutil.rmtree, os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
     try:
-        studio = Studio(os.environ.get("LANTERN_MODEL") or "emoji-128")
-    except (ValueError, FileNotFoundError) as error:
+        _serve(given)
+    except (ValueError, OSError, OverflowError) as error:
         print(f"app.py: {error}", file=sys.stderr)
         return 2
-    build_demo(studio).launch(**launch_options())
+    except KeyboardInterrupt:  # before the server was up
+        pass
     return 0
+
+
+def _serve(given: argparse.Namespace) -> None:
+    if os.environ.get("SPACES_ZERO_GPU"):
+        import spaces  # noqa: F401  # before torch, whose CUDA it stands in for
+
+    from app import zerogpu
+    from app.studio import Studio
+    from app.ui import build_demo, launch_options
+    from lantern.pipeline import Pipeline
+    from lantern.runtime import pick_device, pick_dtype, set_threads
+
+    model = os.environ.get("LANTERN_MODEL") or "emoji-128"
+    if zerogpu.active():
+        studio = zerogpu.studio(model)
+    else:
+        set_threads()
+        dtype = pick_dtype(given.dtype, pick_device())
+        studio = Studio(model, partial(Pipeline.load, dtype=dtype))
+    if studio.problem:
+        print(f"app.py: {studio.problem} Showing recordings.", file=sys.stderr)
+    build_demo(studio).launch(server_name=given.host, server_port=given.port, **launch_options())
 
 
 if __name__ == "__main__":

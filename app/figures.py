@@ -9,11 +9,13 @@ from __future__ import annotations
 import io
 import re
 import threading
+import warnings
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
+from app.i18n import say, speaking
 from app.summary import TITLES
 from lantern.trace import DecodeTrace
 
@@ -21,6 +23,8 @@ from lantern.trace import DecodeTrace
 LOCK = threading.Lock()
 matplotlib.rcParams["svg.fonttype"] = "none"
 matplotlib.rcParams["font.family"] = ["DejaVu Sans"]
+# Its glyphs are only measured, not drawn: text stays text, and the browser has the others.
+warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
 
 INK, FAINT = "#010101", "#020202"
 # Mode -> colour, hatch of the bars and style of the mean's line: any one of them tells lanes apart.
@@ -50,13 +54,13 @@ def accepted_length_histogram(traces: dict[str, DecodeTrace]) -> str:
     with LOCK:
         figure = _histogram(traces, {mode: colour for mode, (colour, _, _) in LANES.items()}, INK)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return themed(out.getvalue(), "Histogram of accepted lengths")
+    return themed(out.getvalue(), say("figure.lengths"))
 
 
 def histogram_file(traces: dict[str, DecodeTrace], kind: str) -> bytes:
-    """The same for a paper: "pdf" or "svg", on white."""
+    """The same for a paper: "pdf" or "svg", on white, in English."""
     out = io.BytesIO()
-    with LOCK:
+    with LOCK, speaking("en"):
         figure = _histogram(traces, PRINT, "black")
         figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()
@@ -82,13 +86,13 @@ def _histogram(traces: dict[str, DecodeTrace], colours: dict[str, str], ink: str
         )  # fmt: skip
         line = axes.vlines(mean, 0, 1.05 * top, color=colour, linewidth=2, linestyle=style)
         keys.append((bars, line))
-        labels.append(f"{TITLES[mode]}, mean {mean:.2f}")
+        labels.append(say("figure.mean", lane=TITLES[mode], mean=f"{mean:.2f}"))
     axes.set_xlim(0.4, longest + 0.6)
     axes.set_ylim(0, top * (1.42 if len(lanes) > 2 else 1.24))  # room for the legend
     axes.set_xticks(list(lengths))
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
-    axes.set_xlabel("tokens committed by one target pass", color=ink)
-    axes.set_ylabel("% of passes", color=ink)
+    axes.set_xlabel(say("figure.committed"), color=ink)
+    axes.set_ylabel(say("figure.share"), color=ink)
     axes.tick_params(colors=ink)
     for side, spine in axes.spines.items():
         spine.set_color(FAINT if ink == INK else ink)

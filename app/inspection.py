@@ -10,12 +10,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
+from app.i18n import say
+from app.jobs import DONE, Job, QueueFull
 from app.params import problem, sentence_case
 from app.payload import data_url
-from app.studio import DONE, QueueFull, Studio
+from app.studio import Studio
 from lantern.ambiguity import ambiguity
 from lantern.inspect import inspect_token
+from lantern.pipeline import Pipeline
 
 MAX_SECONDS = 60.0  # that a question may wait for its turn and its answer
 MAX_TOKENS = 64 * 64
@@ -25,36 +29,49 @@ def server_functions(studio: Studio) -> tuple[Callable, Callable]:
     """``measure`` (entropy along an image) and ``look`` (one token)."""
 
     async def measure(question: dict) -> dict:
-        def work(pipeline, job):
-            options = pipeline.options(**_options(question))
-            found = ambiguity(pipeline, prompt, tokens, options)
-            job.update(result={"entropy": [round(v, 4) for v in found.entropy.tolist()]})
-
         try:
             model, prompt, tokens = _image(question)
         except ValueError as error:
             return {"error": sentence_case(str(error))}
+        work = partial(_measure, question=question, prompt=prompt, tokens=tokens)
         return await answer(studio, model, _owner(question), work)
 
     async def look(question: dict) -> dict:
-        def work(pipeline, job):
-            options = pipeline.options(**_options(question))
-            found = inspect_token(pipeline, prompt, options, tokens, position, refused)
-            values = asdict(found) | {"relaxed": found.members > 0 or options.relaxed}
-            values["pictures"] = {
-                str(code): data_url(image) for code, image in found.pictures.items()
-            }
-            values["budget"] = round(found.budget, 4)
-            job.update(result=values)
-
         try:
             model, prompt, tokens = _image(question)
             (position,), refused = _whole([question.get("position")]), _whole(question["refused"])
         except (ValueError, KeyError, TypeError) as error:
             return {"error": sentence_case(str(error))}
+        work = partial(
+            _look, question=question, prompt=prompt, tokens=tokens, position=position,
+            refused=refused,
+        )  # fmt: skip
         return await answer(studio, model, _owner(question), work)
 
     return measure, look
+
+
+def _measure(pipeline: Pipeline, job: Job, question: dict, prompt: str, tokens: list[int]) -> None:
+    options = pipeline.options(**_options(question))
+    found = ambiguity(pipeline, prompt, tokens, options)
+    job.update(result={"entropy": [round(v, 4) for v in found.entropy.tolist()]})
+
+
+def _look(
+    pipeline: Pipeline,
+    job: Job,
+    question: dict,
+    prompt: str,
+    tokens: list[int],
+    position: int,
+    refused: list[int],
+) -> None:
+    options = pipeline.options(**_options(question))
+    found = inspect_token(pipeline, prompt, options, tokens, position, refused)
+    values = asdict(found) | {"relaxed": found.members > 0 or options.relaxed}
+    values["pictures"] = {str(code): data_url(image) for code, image in found.pictures.items()}
+    values["budget"] = round(found.budget, 4)
+    job.update(result=values)
 
 
 async def answer(studio: Studio, model: str, owner: str, work: Callable) -> dict:
@@ -72,7 +89,7 @@ async def answer(studio: Studio, model: str, owner: str, work: Callable) -> dict
         job.cancel.set()
     if job.state == DONE:
         return job.result
-    return {"error": job.message or "The model is busy; try again in a moment."}
+    return {"error": job.message or say("run.busy")}
 
 
 def _owner(question: dict) -> str:

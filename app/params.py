@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
+from app.i18n import say
 from lantern import checkpoints
 from lantern.acceptance import RULES
 from lantern.config import ALL_MODES, MAX_K, MAX_SEED, MODES
+from lantern.models.text import is_text
 
 
 @dataclass(frozen=True)
@@ -115,28 +116,34 @@ def problem(name: str, value) -> str | None:
     """One sentence saying what is wrong with a value and what to do; None if it is fine."""
     if name == "model":
         if not isinstance(value, str) or value not in checkpoints.MODELS:
-            return f"Choose a model: {', '.join(checkpoints.MODELS)}."
+            return say("bad.model", names=", ".join(checkpoints.MODELS))
         message = checkpoints.unavailable(value)
         return message and sentence_case(message)
     if name == "prompt":
         if not isinstance(value, str) or not value.strip():
-            return "Write what to draw, for example “a red apple on the grass”."
+            return say("bad.prompt")
+        if not is_text(value):
+            return say("bad.prompt.text")
         if len(value) > MAX_PROMPT:
-            return f"The prompt is too long (at most {MAX_PROMPT} characters); shorten it."
+            return say("bad.prompt.long", most=MAX_PROMPT)
         return None
     if name in CHOICES:
         title, words = CHOICES[name]
-        return None if value in words else f"Choose a {title}: {', '.join(words)}."
+        known = ", ".join(words)
+        return None if value in words else say("bad.choice", title=title, words=known)
     if name in SWITCHES:
-        return None if isinstance(value, bool) else f"{name} must be true or false."
+        return None if isinstance(value, bool) else say("bad.switch", name=name)
     bound = BOUNDS[name]
     label = name.replace("_", "-")
-    expected = f"{label} must be a {'whole ' if bound.whole else ''}number from "
-    expected += f"{bound.low:g} to {bound.high:.10g}."
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    expected = say(
+        "bad.whole" if bound.whole else "bad.number", name=label, low=f"{bound.low:g}",
+        high=f"{bound.high:.10g}",
+    )  # fmt: skip
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return expected
+    # The range first: NaN is in none, and a huge whole number has no float.
     if not bound.low <= value <= bound.high or (bound.whole and value != int(value)):
         return expected
     if name == "temperature" and 0 < value < 0.01:
-        return "temperature must be 0 (greedy) or at least 0.01."
+        return say("bad.temperature")
     return None

@@ -16,6 +16,7 @@ from datetime import date
 from pathlib import Path
 
 from app.animation import render
+from app.i18n import say
 from app.params import RunParams
 from app.payload import Run, from_payload, to_payload
 from lantern import checkpoints
@@ -61,20 +62,24 @@ def _read(file: Path) -> Recording:
 
 
 def fingerprint(model: str = MODEL) -> str:
-    """Twelve hex digits of the weights that draw: target, drafter and tokenizer."""
+    """Twelve hex digits of the weights that draw: target, drafter and tokenizer; "unreadable" if
+    one cannot be read."""
     digest = hashlib.sha256()
     for part in ("target", "drafter", "tokenizer"):
         found = checkpoints.find(model, part)
         for path in found.paths if found else ():
-            digest.update(path.read_bytes())
+            try:
+                digest.update(path.read_bytes())
+            except OSError:  # loading it says what is wrong with it
+                return "unreadable"
     return digest.hexdigest()[:12]
 
 
 def label(recording: Recording, weights: str) -> str:
     """What the page says beside a recording; ``weights``: fingerprint of the model that is here."""
     about = recording.about
-    text = f"Recorded on {about['hardware']} ({about['device']}, {about['dtype']}), {about['date']}"
-    return text + ("" if about["weights"] == weights else ", with other weights than these") + "."
+    same = about["weights"] == weights
+    return say("run.recorded" if same else "run.recorded.other", **about)
 
 
 def record(pipeline, prompt: str, seed: int, coupled: bool = False) -> dict:

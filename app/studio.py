@@ -14,16 +14,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
-from PIL.Image import Image
-
-from app.params import RunParams, draws_classes, problem, sentence_case
+from app.i18n import say
+from app.jobs import (
+    DONE,
+    FAILED,
+    LOADING,
+    MEASURING,
+    RUNNING,
+    STOPPED,
+    Job,
+    Lane,
+    QueueFull,
+    Stopped,
+    failure,
+    load_failure,
+    record_of,
+)  # fmt: skip
+from app.params import BOUNDS, RunParams, draws_classes, problem, sentence_case
 from lantern import checkpoints
 from lantern.config import DecodeOptions
 from lantern.pipeline import Pipeline
-from lantern.runtime import is_out_of_memory, release_memory
-from lantern.trace import DecodeTrace, StepEvent
+from lantern.runtime import release_memory
+from lantern.trace import StepEvent
 from lantern.tuning import Tuner
 
 log = logging.getLogger("lantern.studio")
@@ -33,80 +46,7 @@ MAX_WAITING = 20
 MAX_PER_VISITOR = 3  # waiting and running together: one visitor cannot fill the line
 MAX_SECONDS = 180.0
 
-QUEUED, LOADING, MEASURING, RUNNING = "queued", "loading", "measuring", "running"
-DONE, STOPPED, FAILED = "done", "stopped", "failed"
-
-
-OUT_OF_MEMORY = (
-    "The device ran out of memory; choose a smaller draft tree or a smaller model and run again."
-)
-
-
-class QueueFull(RuntimeError):
-    """Too many runs are waiting, of everybody or of one visitor."""
-
-
-class Stopped(Exception):
-    """The visitor left or stopped the job."""
-
-
-@dataclass(eq=False)
-class Lane:
-    """One mode of a run: its trace so far, its latest image, whether it is finished."""
-
-    mode: str
-    trace: DecodeTrace
-    image: Image | None = None
-    finished: bool = False
-
-
-@dataclass(eq=False)
-class Job:
-    """A run of one visitor (``params``), other work on the model (``work``), or, with neither,
-    only the loading of a model. ``message`` says what is being loaded or measured, or what went
-    wrong. ``replaced``: the visitor has asked for something else since. ``version`` grows with
-    every change a reader might want to see; ``result`` is what ``work`` has to show so far."""
-
-    model: str
-    owner: str
-    params: RunParams | None = None
-    work: Callable[[Pipeline, Job], None] | None = None
-    result: object = None
-    state: str = QUEUED
-    message: str = ""
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    version: int = 0
-    replaced: bool = False
-    cancel: threading.Event = field(default_factory=threading.Event)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def update(self, **values) -> None:
-        with self.changed:
-            for name, value in values.items():
-                setattr(self, name, value)
-            self.version += 1
-            self.changed.notify_all()
-
-    def wait(self, version: int, timeout: float) -> int:
-        """Block until the job is newer than ``version`` or the time is up; its version."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.version > version, timeout)
-            return self.version
-
-    def check(self) -> None:
-        """For ``work``, after every step: raises Stopped once the visitor has left or stopped."""
-        if self.cancel.is_set():
-            raise Stopped
-
-    @property
-    def limited(self) -> bool:
-        """Whether it counts against MAX_PER_VISITOR; loading alone does not, since a later choice
-        of the same visitor takes its place."""
-        return self.params is not None or self.work is not None
-
-    @property
-    def over(self) -> bool:
-        return self.state in (DONE, STOPPED, FAILED)
+LOAD_ERRORS = (ValueError, OSError, RuntimeError, MemoryError)
 
 
 class _Interruptible:
@@ -128,18 +68,34 @@ class _Interruptible:
 
 class Studio:
     """One model at a time behind one worker thread. ``model`` is the one visitors start with;
-    ``load`` stands in for ``Pipeline.load`` in tests."""
+    ``load`` stands in for ``Pipeline.load`` in tests. If it cannot be loaded ``problem`` says so
+    and the first run tries again; ValueError only for a name that does not exist. ``borrow``
+    (``zerogpu.borrowed``) wraps what needs the device, where that is lent to single jobs only:
+    then the first model stays the only one, and steps are warmed up by each job."""
 
-    def __init__(self, model: str = "emoji-128", load: Callable = Pipeline.load):
+    def __init__(
+        self,
+        model: str = "emoji-128",
+        load: Callable = Pipeline.load,
+        borrow: Callable | None = None,
+    ):
         self.model = model
+        self.problem = ""  # why the first model did not load; the page then shows recordings
         self.vocabulary: dict[str, int] = {}  # of every model that was ever loaded
         self.pipeline: Pipeline | None = None
         self._tuner: Tuner | None = None
         self._load = load
         self._line: deque[Job] = deque()
         self._current: Job | None = None
+        self._performed: Job | None = None  # in a fork another one than the current one
+        self._lent = borrow is not None
+        self._on_device = borrow(self.perform, self._layers) if borrow else self.perform
         self._ready = threading.Condition()
-        self._prepare(model, lambda what: None)
+        checkpoints.entry(model)  # a name that does not exist is the caller's mistake
+        try:
+            self._prepare(model, lambda what: None)
+        except LOAD_ERRORS as error:
+            self.problem = load_failure(model, error)
         threading.Thread(target=self._work, name="lantern-studio", daemon=True).start()
 
     # -- for handlers -----------------------------------------------------------------------
@@ -152,12 +108,15 @@ class Studio:
             raise ValueError(message)
         return self._enqueue(Job(params.model, owner, params))
 
-    def submit_work(self, model: str, owner: str, work: Callable[[Pipeline, Job], None]) -> Job:
+    def submit_work(
+        self, model: str, owner: str, work: Callable[[Pipeline, Job], None], images: int = 1
+    ) -> Job:
         """Put other work on a model in line: ``work(pipeline, job)`` runs on the worker thread,
         calls ``job.check()`` after every step and publishes with ``job.update(result=...)``. It
         ends DONE, STOPPED after ``Stopped``, or FAILED with a ValueError's sentence. QueueFull if
-        the line is too long."""
-        return self._enqueue(Job(model, owner, work=work))
+        the line is too long. It decodes at most ``images`` images. On ZeroGPU it is pickled, so it
+        is a function of a module or a ``functools.partial`` of one."""
+        return self._enqueue(Job(model, owner, work=work, images=images))
 
     def load(self, model: str, owner: str) -> Job:
         """Put the loading of a model in line, so that it is warm when Run is pressed."""
@@ -168,7 +127,7 @@ class Studio:
         if the model is the loaded one; the worker looks again."""
         message = problem("prompt", prompt)
         if message and draws_classes(model):
-            return "Choose a class from the list, for example “macaw”."
+            return say("bad.class")
         pipeline = self.pipeline
         if message or pipeline is None or pipeline.name != model:
             return message
@@ -177,6 +136,10 @@ class Studio:
         except ValueError as error:
             return sentence_case(str(error))
         return None
+
+    def codes(self, model: str) -> int:
+        """Size of the model's vocabulary; before it was ever loaded, the largest there is."""
+        return self.vocabulary.get(model, int(BOUNDS["top_k"].high))
 
     def ahead_of(self, job: Job) -> int:
         """How many runs will finish before this one starts."""
@@ -212,16 +175,14 @@ class Studio:
             replaced = [old for old in self._waiting() if self._replaces(job, old)]
             waiting = [old for old in self._waiting() if old not in replaced]
             if len(waiting) >= MAX_WAITING:
-                raise QueueFull(f"{MAX_WAITING} runs are waiting already; try again in a minute.")
+                raise QueueFull(say("run.full", count=MAX_WAITING))
             current = self._current
             busy = current is not None and not current.cancel.is_set()
             own = [
                 old for old in (*waiting, *([current] if busy else [])) if old.owner == job.owner
             ]
             if len(own) >= MAX_PER_VISITOR and job.limited:
-                raise QueueFull(
-                    f"{len(own)} of your runs are in line already; wait for one or press Stop."
-                )
+                raise QueueFull(say("run.own", count=len(own)))
             for old in replaced:
                 old.cancel.set()
             if current and self._replaces(job, current):
@@ -250,19 +211,27 @@ class Studio:
             with self._ready:
                 self._ready.wait_for(lambda: self._line)
                 self._current = job = self._line.popleft()
-            try:
-                self._do(job)
-            except Exception as error:
-                # Whatever a run meets, the next visitor's run must start; the sentence goes to
-                # the visitor, the traceback to the log.
-                log.exception("run failed")
-                job.update(state=FAILED, message=_failure(error))
-                if self.pipeline is not None:
-                    self.pipeline.forget()
-                release_memory()
-            finally:
-                with self._ready:
-                    self._current = None
+            job.context.run(self._do_whatever_happens, job)
+
+    def _do_whatever_happens(self, job: Job) -> None:
+        began = time.monotonic()
+        try:
+            self._do(job)
+        except Exception as error:
+            self._fail(job, error)
+        finally:
+            with self._ready:
+                self._current = None
+            log.info(record_of(job, time.monotonic() - began))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        # Whatever a run meets, the next visitor's run must start; the sentence goes to the visitor,
+        # the traceback to the log.
+        log.error("run failed", exc_info=error)
+        job.update(state=FAILED, message=failure(error))
+        if self.pipeline is not None:
+            self.pipeline.forget()
+        release_memory()
 
     def _do(self, job: Job) -> None:
         if job.cancel.is_set():
@@ -273,21 +242,18 @@ class Studio:
         def progress(what: str) -> None:
             if job.cancel.is_set():
                 raise Stopped
-            job.update(state=LOADING, message=f"Loading {title}: {what} …")
+            part = say("run.part." + what)
+            job.update(state=LOADING, message=say("run.loading", title=title, part=part))
 
         try:
             self._prepare(job.model, progress)
         except Stopped:
             job.update(state=STOPPED)
-        except (ValueError, OSError, RuntimeError, MemoryError) as error:
-            log.warning("%s did not load: %s", job.model, error)
-            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-            job.update(state=FAILED, message=f"{title} could not be loaded: {reason}")
+        except LOAD_ERRORS as error:
+            job.update(state=FAILED, message=load_failure(job.model, error))
         else:
-            if job.work is not None:
-                self._do_work(job, job.work)
-            elif job.params is not None:
-                self._run(job, job.params)
+            if job.limited:
+                self._on_device(job)
             else:
                 job.update(state=DONE)
         if self.pipeline is None:
@@ -297,6 +263,8 @@ class Studio:
         """Make ``model`` the loaded one, warmed up; errors as in ``Pipeline.load``."""
         if self.pipeline is not None and self.pipeline.name == model:
             return
+        if self._lent and model != self.model:
+            raise ValueError(say("run.one_model", title=checkpoints.entry(self.model).title))
         message = checkpoints.unavailable(model)
         if message:
             raise FileNotFoundError(message)  # and the model that is loaded stays
@@ -304,11 +272,30 @@ class Studio:
         self.pipeline = self._tuner = None
         release_memory()
         pipeline = self._load(model, progress=progress)
-        progress("first steps")
-        pipeline.warm_up()
+        if not self._lent:
+            progress("first steps")
+            pipeline.warm_up()
         self.vocabulary[model] = pipeline.vocab_size
-        self._tuner = Tuner(_Interruptible(pipeline, lambda: self._current.cancel.is_set()))
+        self.problem = ""
+        self._tuner = Tuner(_Interruptible(pipeline, lambda: self._performed.cancel.is_set()))
         self.pipeline = pipeline
+
+    def _layers(self, job: Job) -> int:
+        """How many layers a job computes at most, one token each."""
+        images = len(job.params.modes) if job.params else job.images
+        config = self.pipeline.decoder.target.config
+        return images * config.image_tokens * config.layers
+
+    def perform(self, job: Job) -> None:
+        """Do what the job asks of the loaded model; whatever happens, it is over afterwards."""
+        self._performed = job
+        try:
+            if job.work is not None:
+                self._do_work(job, job.work)
+            else:
+                self._run(job, job.params)
+        except Exception as error:
+            self._fail(job, error)
 
     def _do_work(self, job: Job, work: Callable[[Pipeline, Job], None]) -> None:
         job.update(state=RUNNING, message="")
@@ -335,8 +322,19 @@ class Studio:
             return
         began = time.monotonic()
         job.update(state=RUNNING, message="")
-        for options in lanes:
-            pipeline.warm_up(options)
+
+        def check() -> None:
+            if time.monotonic() - began > MAX_SECONDS:
+                job.cancel.set()
+                job.message = say("run.limit", seconds=f"{MAX_SECONDS:.0f}")
+            job.check()
+
+        try:
+            for options in lanes:
+                pipeline.warm_up(options, check)
+        except Stopped:
+            job.update(state=STOPPED)
+            return
         for options in lanes:
             lane = Lane(options.mode, pipeline.new_trace(params.prompt, options))
             lane.trace.options["auto_tree"] = params.auto
@@ -345,12 +343,11 @@ class Studio:
             stream = pipeline.stream(params.prompt, options, lane.trace)
             try:
                 for _ in stream:
-                    now = time.monotonic()
-                    if now - began > MAX_SECONDS:
-                        job.cancel.set()
-                        job.message = f"A run may take {MAX_SECONDS:.0f} s here. "
-                    if job.cancel.is_set():
+                    try:
+                        check()
+                    except Stopped:
                         break
+                    now = time.monotonic()
                     # Between two events the decoder's clock stands still, so previews cost the
                     # visitor a moment but not the measurement; a fifth of the time at most.
                     if now >= next_preview:
@@ -378,14 +375,6 @@ class Studio:
             if mode in pipeline.modes
         ]
         if params.auto and len(lanes) > 1:
-            job.update(state=MEASURING, message="Measuring this device …")
+            job.update(state=MEASURING, message=say("run.measuring"))
             lanes = [self._tuner.choose(options) for options in lanes]
         return lanes
-
-
-def _failure(error: Exception) -> str:
-    """What the visitor is told of an exception nobody expected."""
-    if is_out_of_memory(error):
-        return OUT_OF_MEMORY
-    reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
-    return f"This run failed: {reason}. Please run it again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.i18n import say
 from lantern.config import MODES
 from lantern.trace import RELAXED, DecodeTrace
 
@@ -12,16 +13,9 @@ TITLES = {
     "eagle2-coupled": "EAGLE-2 coupled",
     "lantern-coupled": "LANTERN coupled",
 }
-SUBTITLES = {
-    "ar": "one token a pass",
-    "eagle2": "drafts, lossless",
-    "lantern": "drafts, neighbours may stand in",
-    "eagle2-coupled": "drafts share the noise, lossless",
-    "lantern-coupled": "drafts share the noise, neighbours may stand in",
-}
-
-# Margins in perturbed fp32 logits below this can flip between a tree pass and a one-token pass.
-ROUNDING = 1e-3
+# Margins of perturbed logits below this can flip between a tree pass and a one-token pass. bf16
+# keeps 8 bits: logits of 16 to 32 lie .125 apart, and CFG multiplies what is lost.
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.5}
 
 
 def empty_card(mode: str, loading: str = "") -> str:
@@ -33,7 +27,7 @@ def empty_card(mode: str, loading: str = "") -> str:
         )
     return (
         f'<div class="lt-card lt-{mode} lt-empty"><div class="lt-head">'
-        f"<b>–</b><span>{SUBTITLES[mode]}</span></div></div>"
+        f"<b>–</b><span>{say('card.' + mode)}</span></div></div>"
     )
 
 
@@ -42,7 +36,7 @@ def no_drafter_card(mode: str, model: str) -> str:
     command = f"<code>python -m lantern train-drafter <span>--model {model}</span></code>"
     return (
         f'<div class="lt-card lt-{mode} lt-empty"><p class="lt-note">'
-        f"This model has no drafter yet; train one with {command}.</p></div>"
+        f"{say('card.no_drafter', command=command)}</p></div>"
     )
 
 
@@ -53,18 +47,18 @@ def lane_card(mode: str, trace: DecodeTrace | None, baseline: DecodeTrace | None
     phases = trace.seconds_by_phase
     done = trace.complete
     if not done:
-        big, note = f"{len(trace.tokens)}/{trace.grid**2}", "tokens so far"
+        big, note = f"{len(trace.tokens)}/{trace.grid**2}", say("card.so_far")
     elif mode == "ar" or baseline is None or not baseline.complete:
-        big, note = f"{trace.seconds:.2f} s", "to decode"
+        big, note = f"{trace.seconds:.2f} s", say("card.to_decode")
     else:
-        big, note = f"{baseline.seconds / trace.seconds:.2f}×", "the speed of AR"
+        big, note = f"{baseline.seconds / trace.seconds:.2f}×", say("card.speed")
     rows = [
-        ("decode", f"{trace.seconds:.2f} s"),
-        ("passes", f"{trace.steps}"),
-        ("tokens/pass", f"{trace.mean_accepted_length:.2f}"),
-        ("tokens/s", f"{trace.tokens_per_second:.0f}"),
-        ("text", f"{1000 * phases['text']:.0f} ms"),
-        ("VQ", f"{1000 * phases['vq']:.0f} ms" if "vq" in trace.extra_seconds else "–"),
+        (say("card.decode"), f"{trace.seconds:.2f} s"),
+        (say("card.passes"), f"{trace.steps}"),
+        (say("card.mal"), f"{trace.mean_accepted_length:.2f}"),
+        (say("card.rate"), f"{trace.tokens_per_second:.0f}"),
+        (say("card.text"), f"{1000 * phases['text']:.0f} ms"),
+        (say("card.vq"), f"{1000 * phases['vq']:.0f} ms" if "vq" in trace.extra_seconds else "–"),
     ]
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
     return (
@@ -79,12 +73,12 @@ def _tuned_tree(mode: str, trace: DecodeTrace) -> str:
     options = trace.options
     if not options.get("auto_tree"):
         return ""
-    text = f"tree {options['nodes']} × {options['depth']} × {options['branch']}"
+    text = say("card.tree", **{name: options[name] for name in ("nodes", "depth", "branch")})
     if mode == "ar":
-        text = "no tree"
+        text = say("card.tree.ar")
     elif options["nodes"] == 1:
-        text = "no tree pays here"
-    return f'<p class="lt-tree" title="nodes × depth × guesses a level">{text}</p>'
+        text = say("card.tree.none")
+    return f'<p class="lt-tree" title="{say("card.tree.title")}">{text}</p>'
 
 
 def sentence(traces: dict[str, DecodeTrace]) -> str:
@@ -96,30 +90,27 @@ def sentence(traces: dict[str, DecodeTrace]) -> str:
     total = len(ar.tokens)
     difference = _difference(ar, eagle)
     if not difference and eagle.options["nodes"] == 1:
-        first = "EAGLE-2 drew AR's image <b>token for token</b> without drafts"
-        first += ", as no tree pays on this device" if eagle.options.get("auto_tree") else ""
+        tuned = ".auto" if eagle.options.get("auto_tree") else ""
+        first = say("said.eagle.nodrafts" + tuned)
     elif not difference:
-        first = (
-            f"EAGLE-2 drew AR's image <b>token for token</b> in {eagle.steps} target passes "
-            f"instead of {ar.steps}"
-        )
+        first = say("said.eagle.same", steps=eagle.steps, ar=ar.steps)
     else:
-        first = f"EAGLE-2 took {eagle.steps} target passes instead of {ar.steps} and {difference}"
+        first = say("said.eagle.differs", steps=eagle.steps, ar=ar.steps, difference=difference)
     relaxed = lantern.kinds[RELAXED]
     if relaxed:
-        second = (
-            f"LANTERN needed <b>{lantern.steps}</b>, letting neighbours stand in for "
-            f"<b>{relaxed} of {total}</b> tokens"
-        )
+        second = say("said.lantern.relaxed", steps=lantern.steps, relaxed=relaxed, total=total)
     elif lantern.options["nodes"] == 1:
-        second = "LANTERN had no drafts to relax"
+        second = say("said.lantern.nodrafts")
     else:
-        second = f"LANTERN needed {lantern.steps} and had to replace no token"
-    speeds = (
-        f"That made EAGLE-2 {ratio(ar, eagle)} and LANTERN {ratio(ar, lantern)} in this run "
-        f"({ar.environment['device'].upper()}, {ar.environment['dtype']})."
-    )
-    return f"<p class='lt-sentence'>{first}; {second}. {speeds}{_coupling(traces)}</p>"
+        second = say("said.lantern.exact", steps=lantern.steps)
+    speeds = say(
+        "said.speeds", eagle=ratio(ar, eagle), lantern=ratio(ar, lantern),
+        device=ar.environment["device"].upper(), dtype=ar.environment["dtype"],
+    )  # fmt: skip
+    whole = say(
+        "said.join", first=first, second=second, speeds=speeds, coupled=_coupling(traces)
+    )  # fmt: skip
+    return f"<p class='lt-sentence'>{whole}</p>"
 
 
 def _difference(ar: DecodeTrace, other: DecodeTrace) -> str:
@@ -128,8 +119,9 @@ def _difference(ar: DecodeTrace, other: DecodeTrace) -> str:
     if where is None:
         return ""
     margin = ar.token_events[where].margin
-    cause = "a tie within rounding" if margin < ROUNDING else "which rounding does not explain"
-    return f"first differs from AR at token {where}, margin {margin:.1e}, {cause}"
+    close = margin < ROUNDING.get(ar.environment["dtype"], ROUNDING["float32"])
+    cause = say("said.tie" if close else "said.no_tie")
+    return say("said.differs", where=where, margin=f"{margin:.1e}", cause=cause)
 
 
 def _coupling(traces: dict[str, DecodeTrace]) -> str:
@@ -137,25 +129,23 @@ def _coupling(traces: dict[str, DecodeTrace]) -> str:
     if "eagle2-coupled" not in traces:
         return ""
     ar, eagle = traces["ar"], traces["eagle2-coupled"]
-    image = _difference(ar, eagle) or "is still AR's image token for token"
-    text = (
-        f" Coupled, EAGLE-2 took <b>{eagle.steps}</b> passes instead of {traces['eagle2'].steps}, "
-        f"was {ratio(ar, eagle)} and {image}"
-    )
+    image = _difference(ar, eagle) or say("said.coupled.same")
+    text = say(
+        "said.coupled", steps=eagle.steps, plain=traces["eagle2"].steps, ratio=ratio(ar, eagle),
+        image=image,
+    )  # fmt: skip
     if "lantern-coupled" in traces:
         lantern = traces["lantern-coupled"]
-        text += (
-            f"; LANTERN took <b>{lantern.steps}</b> instead of {traces['lantern'].steps} "
-            f"and was {ratio(ar, lantern)}"
-        )
+        text += say(
+            "said.coupled.lantern", steps=lantern.steps, plain=traces["lantern"].steps,
+            ratio=ratio(ar, lantern),
+        )  # fmt: skip
     if ar.options["temperature"] == 0:
-        text += " (at temperature 0 there is no noise to share)"
-    return text + "."
+        text += say("said.coupled.greedy")
+    return text + say("said.stop")
 
 
 def ratio(ar: DecodeTrace, other: DecodeTrace) -> str:
     """ "1.42× as fast as AR"; slower runs are called slower."""
     value = ar.seconds / other.seconds
-    if value >= 1:
-        return f"{value:.2f}× as fast as AR"
-    return f"slower than AR ({value:.2f}×)"
+    return say("said.faster" if value >= 1 else "said.slower", ratio=f"{value:.2f}")

@@ -12,9 +12,10 @@ from statistics import mean
 import numpy as np
 from PIL import Image
 
+from app.i18n import say
+from app.jobs import Job
 from app.params import BOUNDS, RunParams, problem
 from app.payload import data_url
-from app.studio import Job
 from lantern.columns import short
 from lantern.pipeline import Pipeline
 
@@ -41,22 +42,25 @@ class Plan:
     def images(self) -> int:
         return len(self.cells) * self.seeds
 
+    @property
+    def baselines(self) -> int:
+        """How many AR images they are compared with."""
+        return len(self.temperatures) * self.seeds
+
     def check(self) -> None:
         """ValueError if it is too much or has nothing."""
         if not self.cells:
-            raise ValueError("Give at least one value of k, delta and temperature.")
+            raise ValueError(say("sweeping.nothing"))
         if isinstance(self.seeds, bool) or self.seeds not in range(1, MAX_SEEDS + 1):
-            raise ValueError(f"The number of seeds must be from 1 to {MAX_SEEDS}.")
+            raise ValueError(say("sweeping.seeds", most=MAX_SEEDS))
         if self.images > MAX_IMAGES:
-            raise ValueError(
-                f"That is {self.images} images, more than {MAX_IMAGES}; take fewer values or seeds."
-            )
+            raise ValueError(say("sweeping.many", images=self.images, most=MAX_IMAGES))
 
 
 def numbers(name: str, text) -> tuple:
     """The values in "0.1, 0.2, 0.4" for a parameter; ValueError with the range if one is wrong."""
     if not isinstance(text, str) or len(text) > 400:
-        raise ValueError(f"Write values of {name} with commas between them.")
+        raise ValueError(say("sweeping.write", name=name))
     values = []
     for word in text.replace(";", ",").replace(" ", ",").split(","):
         if not word:
@@ -64,7 +68,7 @@ def numbers(name: str, text) -> tuple:
         try:
             value = float(word)
         except ValueError:
-            raise ValueError(f"{word[:20]!r} is not a value of {name}; write numbers.") from None
+            raise ValueError(say("sweeping.word", word=repr(word[:20]), name=name)) from None
         message = problem(name, value)
         if message:
             raise ValueError(message)
@@ -79,7 +83,7 @@ def run(pipeline: Pipeline, job: Job, plan: Plan) -> None:
     every image; raises Stopped through ``job.check``."""
     base, cells = plan.base, []
     baselines: dict[tuple[float, int], tuple] = {}
-    total = plan.images + len(plan.temperatures) * plan.seeds
+    total = plan.images + plan.baselines
     done = 0
 
     def draw(mode: str, seed: int, **changes):

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import gradio as gr
 
+from app.i18n import language
 from app.page import Page
 from app.studio import Studio
 
-TEXT = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
-
 
 def build(studio: Studio, page: Page) -> None:
-    """Static text."""
-    gr.Markdown(TEXT, elem_classes="lt-prose")
+    """Static text: about.md, about.zh.md."""
+    shown = gr.Markdown(_text("en"), elem_classes="lt-prose")
+    page.text(shown, "text.about", lambda _: _text(language.get()))
+
+
+def _text(language: str) -> str:
+    name = "about.md" if language == "en" else f"about.{language}.md"
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

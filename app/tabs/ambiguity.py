@@ -3,54 +3,54 @@
 from __future__ import annotations
 
 import html
+from functools import partial
 
 import gradio as gr
 
 from app.ambiguity_figures import curves, maps
+from app.i18n import label, language_of, say, speaking
 from app.inspection import answer, options_of
-from app.page import Page, refusal
+from app.jobs import Job
+from app.page import Page, hint, refusal
 from app.payload import Run, data_url, from_payload
 from app.studio import Studio
 from app.summary import TITLES
 from lantern.ambiguity import PAPER, Ambiguity, ambiguity
 from lantern.config import ALL_MODES
+from lantern.pipeline import Pipeline
 from lantern.trace import DecodeTrace
 from lantern.tuning import Rates
 
-ABOUT = (
-    "Why strict drafting gains little on images: the target is seldom sure. Where its next token "
-    "could be one of many, a draft is right by luck, while a near neighbour would look the same. "
-    "Measured along the run on the Compare tab, one pass of the target over each finished image."
-)
-HINT = '<div class="lt-hint">Curves and maps appear here. Any run or recording will do.</div>'
 LEVELS = 4
 
 
 def build(studio: Studio, page: Page) -> None:
     """A button, then what it found."""
-    gr.Markdown(ABOUT, elem_classes="lt-prose")
+    page.text(gr.Markdown(say("text.ambiguity"), elem_classes="lt-prose"), "text.ambiguity")
     with gr.Row(elem_classes="lt-buttons"):
-        measure = gr.Button(
-            "Measure the run on show", variant="primary", elem_id="lt-ambiguity-run"
-        )
+        measure = gr.Button(label("ambiguity.run"), variant="primary", elem_id="lt-ambiguity-run")
         mode = gr.Dropdown(
-            [(TITLES[m], m) for m in ALL_MODES], value="ar", label="Curves and maps of",
+            [(TITLES[m], m) for m in ALL_MODES], value="ar", label=label("ambiguity.lane"),
             elem_id="lt-ambiguity-lane", filterable=False,
         )  # fmt: skip
-    found = gr.HTML(HINT, elem_id="lt-ambiguity", elem_classes="lt-panel")
+    found = gr.HTML(
+        hint(say("text.ambiguity.hint")), elem_id="lt-ambiguity", elem_classes="lt-panel"
+    )
+    page.text(found, "text.ambiguity.hint", hint)
 
     async def look(run_on_show, chosen: str, request: gr.Request):
-        try:
-            run = from_payload(run_on_show)
-        except ValueError:
-            raise refusal("Ambiguity", "there is no finished run on the Compare tab yet.") from None
-        chosen = chosen if chosen in run.traces else next(iter(run.traces))
-        result = await answer(
-            studio, run.traces[chosen].model, f"ambiguity {request.session_hash}", _work(run)
-        )
-        if "error" in result:
-            raise refusal("Ambiguity", result["error"])
-        return page_of(run, result, chosen)
+        with speaking(language_of(request)):
+            title = say("ambiguity.title")
+            try:
+                run = from_payload(run_on_show)
+            except ValueError:
+                raise refusal(title, say("ambiguity.none")) from None
+            chosen = chosen if chosen in run.traces else next(iter(run.traces))
+            owner = f"ambiguity {request.session_hash}"
+            result = await answer(studio, run.traces[chosen].model, owner, partial(_work, run=run))
+            if "error" in result:
+                raise refusal(title, result["error"])
+            return page_of(run, result, chosen)
 
     gr.on(
         [measure.click, mode.input],
@@ -65,26 +65,23 @@ def build(studio: Studio, page: Page) -> None:
     )
 
 
-def _work(run: Run):
-    def work(pipeline, job):
-        measured = {}
-        for mode, trace in run.traces.items():
-            job.check()
-            options = pipeline.options(**options_of(trace.options))
-            measured[mode] = ambiguity(pipeline, trace.prompt, trace.tokens, options)
-        job.update(result=measured)
-
-    return work
+def _work(pipeline: Pipeline, job: Job, run: Run) -> None:
+    measured = {}
+    for mode, trace in run.traces.items():
+        job.check()
+        options = pipeline.options(**options_of(trace.options))
+        measured[mode] = ambiguity(pipeline, trace.prompt, trace.tokens, options)
+    job.update(result=measured)
 
 
 def page_of(run: Run, measured: dict[str, Ambiguity], chosen: str) -> str:
     """HTML: curves and maps of the chosen lane, a table of all lanes and the paper's models."""
     trace, found = run.traces[chosen], measured[chosen]
     source = data_url(run.images[chosen])
-    title = html.escape(f"{TITLES[chosen]}: “{trace.prompt}”")
+    title = html.escape(say("ambiguity.head", lane=TITLES[chosen], prompt=trace.prompt))
     return (
         f'<div class="lt-ambiguity"><div><h3>{title}</h3>{curves(found)}'
-        f'<div class="lt-maps"><img src="{source}" alt="The image that was measured">'
+        f'<div class="lt-maps"><img src="{source}" alt="{say("ambiguity.alt")}">'
         f"{maps(found, trace.grid)}</div></div>"
         f"<div>{_table(run, measured)}{_drafter(run)}</div></div>"
     )
@@ -96,16 +93,22 @@ def _table(run: Run, measured: dict[str, Ambiguity]) -> str:
          f"{float(a.entropy.mean()):.2f}")
         for mode, a in measured.items()
     ]  # fmt: skip
-    rows += [(f"{name}, paper", top1, top10, "–") for name, (top1, top10) in PAPER.items()]
+    rows += [
+        (say("ambiguity.paper", name=name), top1, top10, "–")
+        for name, (top1, top10) in PAPER.items()
+    ]
     body = "".join(
         f"<tr><th scope=row>{html.escape(name)}</th><td>{top1:.3f}</td><td>{top10:.3f}</td>"
         f"<td>{entropy}</td></tr>"
         for name, top1, top10, entropy in rows
     )
+    heads = "".join(
+        f"<th scope=col>{say('ambiguity.' + name)}</th>"
+        for name in ("model", "top1", "top10", "entropy")
+    )
     return (
-        "<h3>Mean over the image</h3><table><thead><tr><th scope=col>model</th>"
-        "<th scope=col>likeliest</th><th scope=col>ten likeliest</th>"
-        f"<th scope=col>entropy, nats</th></tr></thead><tbody>{body}</tbody></table>"
+        f"<h3>{say('ambiguity.mean')}</h3><table><thead><tr>{heads}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
     )
 
 
@@ -136,11 +139,10 @@ def _drafter(run: Run) -> str:
         rows += f"<tr><th scope=row>{TITLES[mode]}</th>{cells}</tr>"
     if not rows:
         return ""
-    heads = "".join(f"<th scope=col>level {d}</th>" for d in range(1, LEVELS + 1))
+    heads = [say("ambiguity.mode")]
+    heads += [say("ambiguity.level", depth=depth) for depth in range(1, LEVELS + 1)]
     return (
-        "<h3>Drafter: accepted, first guess / any guess</h3>"
-        f"<table><thead><tr><th scope=col>mode</th>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-        "<p>Level 1 is the token after the committed ones; a level counts where the one above it "
-        "was accepted.</p>"
+        f"<h3>{say('ambiguity.drafter')}</h3><table><thead><tr>"
+        + "".join(f"<th scope=col>{head}</th>" for head in heads)
+        + f"</tr></thead><tbody>{rows}</tbody></table><p>{say('ambiguity.about')}</p>"
     )

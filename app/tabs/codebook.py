@@ -4,14 +4,18 @@ the premise of LANTERN, to be tried by hand."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 import gradio as gr
 import numpy as np
 from PIL import Image
 
 from app.codebook_figures import codebook as figure
+from app.i18n import label, language_of, say, speaking
 from app.inspection import answer
-from app.page import Page, refusal
+from app.jobs import Job
+from app.page import Page, hint, refusal
 from app.payload import data_url, from_payload
 from app.studio import Studio
 from app.summary import TITLES
@@ -19,20 +23,13 @@ from lantern import codebook
 from lantern.config import ALL_MODES, MAX_K, MAX_SEED
 from lantern.pipeline import Pipeline
 
-ABOUT = (
-    "A token stands for one code of the tokenizer's codebook. LANTERN lets a near code stand in "
-    "for the one that was drawn; here is what near ones look like, and what an image looks like "
-    "once many of its tokens have been replaced by near ones at random."
-)
 SHOWN = 24
 UPLOAD = "upload"
-NEIGHBOURS_HINT = '<div class="lt-hint">Choose a code, or take one at random.</div>'
-REPLACED_HINT = '<div class="lt-hint">Press Replace: the image before, after, and where.</div>'
 
 
 def build(studio: Studio, page: Page) -> None:
     """Codes on the left, replacement on the right."""
-    gr.Markdown(ABOUT, elem_classes="lt-prose")
+    page.text(gr.Markdown(say("text.codebook"), elem_classes="lt-prose"), "text.codebook")
     with gr.Row(elem_classes="lt-codebook"):
         with gr.Column(min_width=340):
             _neighbours(studio, page)
@@ -42,14 +39,21 @@ def build(studio: Studio, page: Page) -> None:
 
 def _neighbours(studio: Studio, page: Page) -> None:
     with gr.Row(elem_classes="lt-buttons"):
-        code = gr.Number(0, label="Code", precision=0, minimum=0, elem_id="lt-code", min_width=120)
-        look = gr.Button("Show", variant="primary", elem_id="lt-code-show", min_width=90)
-        dice = gr.Button("Random code", elem_id="lt-code-random", min_width=90)
-    found = gr.HTML(NEIGHBOURS_HINT, elem_id="lt-neighbours", elem_classes="lt-panel")
+        code = gr.Number(
+            0, label=label("code"), precision=0, minimum=0, elem_id="lt-code", min_width=120
+        )
+        look = gr.Button(
+            label("code.show"), variant="primary", elem_id="lt-code-show", min_width=90
+        )
+        dice = gr.Button(label("code.random"), elem_id="lt-code-random", min_width=90)
+    found = gr.HTML(
+        hint(say("text.codebook.hint")), elem_id="lt-neighbours", elem_classes="lt-panel"
+    )
+    page.text(found, "text.codebook.hint", hint)
 
     async def show(model: str, code, request: gr.Request):
         whole = int(code) if isinstance(code, float) and code.is_integer() else code
-        return await _ask(studio, model, request, lambda pipeline: neighbours_page(pipeline, whole))
+        return await _ask(studio, model, request, partial(neighbours_page, code=whole))
 
     gr.on(
         [look.click, code.submit], show, [page.inputs["model"], code], found,
@@ -57,7 +61,7 @@ def _neighbours(studio: Studio, page: Page) -> None:
     )  # fmt: skip
 
     def pick(model: str):
-        return random.SystemRandom().randrange(studio.vocabulary.get(model, 4096))
+        return random.SystemRandom().randrange(studio.codes(model))
 
     dice.click(pick, page.inputs["model"], code, queue=False, api_visibility="private").then(
         show, [page.inputs["model"], code], found, show_progress="minimal",
@@ -68,24 +72,28 @@ def _neighbours(studio: Studio, page: Page) -> None:
 def _replacement(studio: Studio, page: Page) -> None:
     with gr.Row():
         source = gr.Dropdown(
-            [*((f"the run on show, {TITLES[m]}", m) for m in ALL_MODES), ("my picture", UPLOAD)],
-            value="ar", label="Image", elem_id="lt-replace-source", filterable=False,
+            _sources(), value="ar", label=label("replace.source"), filterable=False,
+            elem_id="lt-replace-source", min_width=240,
         )  # fmt: skip
-        seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=MAX_SEED, min_width=90)
+        seed = gr.Number(
+            0, label=label("seed"), precision=0, minimum=0, maximum=MAX_SEED, min_width=90
+        )
+    page.text(source, "codebook.mine", lambda _: gr.Dropdown(_sources()))
     picture = gr.Image(
-        type="pil", label="My picture", visible=False, height=160, elem_id="lt-replace-upload",
-        sources=["upload", "clipboard"],
+        type="pil", label=label("replace.upload"), visible=False, height=160,
+        elem_id="lt-replace-upload", sources=["upload", "clipboard"],
     )  # fmt: skip
     share = gr.Slider(
-        0, 1, value=0.5, step=0.05, label="share of tokens replaced", buttons=[],
+        0, 1, value=0.5, step=0.05, label=label("replace.share"), buttons=[],
         elem_id="lt-replace-share",
     )  # fmt: skip
     k = gr.Slider(
-        1, MAX_K, value=100, step=1, label="by one of the k nearest", buttons=[],
+        1, MAX_K, value=100, step=1, label=label("replace.k"), buttons=[],
         elem_id="lt-replace-k",
     )  # fmt: skip
-    start = gr.Button("Replace", variant="primary", elem_id="lt-replace")
-    found = gr.HTML(REPLACED_HINT, elem_id="lt-replaced", elem_classes="lt-panel")
+    start = gr.Button(label("replace"), variant="primary", elem_id="lt-replace")
+    found = gr.HTML(hint(say("text.replaced.hint")), elem_id="lt-replaced", elem_classes="lt-panel")
+    page.text(found, "text.replaced.hint", hint)
     source.input(
         lambda value: gr.Image(visible=value == UPLOAD), source, picture, queue=False,
         api_visibility="private",
@@ -97,18 +105,12 @@ def _replacement(studio: Studio, page: Page) -> None:
             try:
                 trace = from_payload(run_on_show).traces[source]
             except (ValueError, KeyError):
-                text = "the Compare tab shows no such image yet; run it first."
-                raise refusal("Codebook", text) from None
+                raise _refusal(request, "codebook.norun") from None
             model, tokens = trace.model, trace.tokens
         elif picture is None:
-            raise refusal("Codebook", "choose a picture first: drop one on the box, or paste it.")
-        return await _ask(
-            studio, model, request,
-            lambda pipeline: replaced_page(
-                pipeline, tokens or codebook.encode(pipeline, picture), float(share), int(k),
-                int(seed or 0),
-            ),
-        )  # fmt: skip
+            raise _refusal(request, "codebook.nopicture")
+        make = partial(_replaced, tokens=tokens, picture=picture, share=share, k=k, seed=seed)
+        return await _ask(studio, model, request, make)
 
     gr.on(
         [start.click, share.release, k.release], replace,
@@ -119,14 +121,32 @@ def _replacement(studio: Studio, page: Page) -> None:
 
 async def _ask(studio: Studio, model: str, request: gr.Request, make) -> str:
     """HTML that ``make(pipeline)`` returns on the worker; its ValueErrors reach the visitor."""
-
-    def work(pipeline, job):
-        job.update(result={"html": make(pipeline)})
-
-    result = await answer(studio, model, f"codebook {request.session_hash}", work)
-    if "error" in result:
-        raise refusal("Codebook", result["error"])
+    with speaking(language_of(request)):
+        owner = f"codebook {request.session_hash}"
+        result = await answer(studio, model, owner, partial(_show, make=make))
+        if "error" in result:
+            raise refusal(say("codebook.title"), result["error"])
     return result["html"]
+
+
+def _show(pipeline: Pipeline, job: Job, make: Callable[[Pipeline], str]) -> None:
+    job.update(result={"html": make(pipeline)})
+
+
+def _replaced(pipeline: Pipeline, tokens, picture, share, k, seed) -> str:
+    tokens = tokens or codebook.encode(pipeline, picture)
+    return replaced_page(pipeline, tokens, float(share), int(k), int(seed or 0))
+
+
+def _refusal(request: gr.Request, key: str) -> gr.Error:
+    with speaking(language_of(request)):
+        return refusal(say("codebook.title"), say(key))
+
+
+def _sources() -> list[tuple[str, str]]:
+    """Pictures to replace tokens of: (what it is called, value)."""
+    lanes = [(say("codebook.onshow", lane=TITLES[mode]), mode) for mode in ALL_MODES]
+    return [*lanes, (say("codebook.mine"), UPLOAD)]
 
 
 def neighbours_page(pipeline: Pipeline, code: int) -> str:
@@ -142,8 +162,8 @@ def neighbours_page(pipeline: Pipeline, code: int) -> str:
     )
     svg = figure(codebook.plane(codes).cpu().numpy(), far.numpy(), code, near[1:])
     return (
-        f'<div class="lt-tiles" role="group" aria-label="Code {code} and its {SHOWN} nearest '
-        f'codes, with distances">{tiles}</div>{svg}'
+        f'<div class="lt-tiles" role="group" '
+        f'aria-label="{say("codebook.group", code=code, count=SHOWN)}">{tiles}</div>{svg}'
     )
 
 
@@ -154,13 +174,14 @@ def replaced_page(pipeline: Pipeline, tokens: list[int], share: float, k: int, s
     apart = np.abs(np.asarray(after, np.int16) - np.asarray(before, np.int16)).mean(2)
     shade = Image.fromarray(np.clip(255 - 2 * apart, 0, 255).astype(np.uint8)).convert("RGB")
     count = sum(a != b for a, b in zip(tokens, changed, strict=True))
+    titles = [say("codebook." + name) for name in ("before", "after", "difference")]
     tiles = "".join(
         f'<figure><img src="{data_url(image)}" alt="{name}"><figcaption>{name}</figcaption>'
         "</figure>"
-        for name, image in (("before", before), ("after", after), ("difference", shade))
+        for name, image in zip(titles, (before, after, shade), strict=True)
     )
-    return (
-        f'<div class="lt-triple">{tiles}</div><p class="lt-hint">{count} of {len(tokens)} tokens '
-        f"replaced by one of their {k} nearest codes; colours differ by "
-        f"{100 * apart.mean() / 255:.1f} % on average.</p>"
-    )
+    text = say(
+        "codebook.count", count=count, total=len(tokens), k=k,
+        percent=f"{100 * apart.mean() / 255:.1f}",
+    )  # fmt: skip
+    return f'<div class="lt-triple">{tiles}</div><p class="lt-hint">{text}</p>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 
 import gradio as gr
@@ -12,17 +13,19 @@ from app.components.race import Race
 from app.components.share_panel import SharePanel
 from app.components.token_map import TokenMap
 from app.export import bundle
+from app.i18n import label, language_of, say, speaking, spoken
 from app.inspection import server_functions
 from app.page import Page
 from app.params import RunParams, problem
-from app.recorded import MODEL, Recording, fingerprint, label, recordings
+from app.recorded import MODEL, Recording, fingerprint, recordings
+from app.recorded import label as named
 from app.studio import Studio
 from app.summary import TITLES, empty_card
 from app.tabs import decode_controls, model_menu
 from app.tabs.compare_run import (
-    EMPTY_HISTOGRAM,
-    READY,
     View,
+    empty_histogram,
+    idle,
     in_order,
     lane_notes,
     pictures_of,
@@ -39,12 +42,13 @@ def build(studio: Studio, page: Page) -> None:
     """Controls on the left, lanes and figures on the right."""
     records = recordings()
     # Something to see before the first run, and where no model can run.
-    first = next(iter(records.values()), None) if studio.model == MODEL else None
+    own = studio.model == MODEL or studio.problem
+    first = next(iter(records.values()), None) if own else None
     with gr.Row(elem_classes="lt-compare"):
         with gr.Column(scale=0, min_width=310, elem_classes="lt-controls"):
             controls, switches, seed, run_button, stop, dice, status = _controls(studio)
             player = gr.Dropdown(
-                list(records), value=None, label="Recorded runs", elem_id="lt-recordings",
+                list(records), value=None, label=label("recordings"), elem_id="lt-recordings",
                 visible=bool(records),
             )  # fmt: skip
             SharePanel(bundle, elem_id="lt-share", elem_classes="lt-panel lt-low")
@@ -60,30 +64,64 @@ def build(studio: Studio, page: Page) -> None:
     _wire_recordings(view, player, switches["coupled"], records)
     model_menu.wire_link(studio, controls, {"seed": seed} | switches)
     if first:
-        for component, value in shown(view, first, label(first, fingerprint())).items():
+        for component, value in shown(view, first, named(first, fingerprint())).items():
             if component not in view.images.values():
                 component.value = component.postprocess(value)
+    _speak(studio, view, first)
+    if studio.problem:
+        status.value = status_line(
+            html.escape(f"{studio.problem} {say('text.recordings_remain')}"), "bad"
+        )
+
+
+def _speak(studio: Studio, view: View, first: Recording | None) -> None:
+    """When the page opens, what it shows is said in the visitor's language."""
+    outputs = [*view.lanes, view.status]
+    weights = fingerprint()
+
+    def speak(request: gr.Request):
+        spoken_here = language_of(request)
+        if spoken_here == "en":
+            return in_order(outputs, {})
+        with speaking(spoken_here):
+            changes = idle(view, studio.model) | {view.status: status_line(say("text.ready"))}
+            if first:
+                changes |= shown(view, first, named(first, weights))
+            if studio.problem:
+                problem = f"{studio.problem} {say('text.recordings_remain')}"
+                changes[view.status] = status_line(html.escape(problem), "bad")
+            for mode, image in view.images.items():
+                alt = say("text.alt", lane=TITLES[mode])
+                changes[image] = gr.Image(changes[image], alt_text=alt)
+            return in_order(outputs, changes)
+
+    gr.context.Context.root_block.load(
+        speak, None, outputs, queue=False, show_progress="hidden", api_visibility="private"
+    )
 
 
 def _controls(studio: Studio):
     menu, note = model_menu.menu(studio)
     prompt, picker = model_menu.prompt_or_class(studio)
+    things = model_menu.things(studio)
     with gr.Row(elem_classes="lt-buttons"):
-        run_button = gr.Button("Run", variant="primary", elem_id="lt-run", min_width=120)
-        stop = gr.Button("Stop", variant="stop", interactive=False, elem_id="lt-stop", min_width=80)
-    status = gr.HTML(status_line(READY), elem_id="lt-status")
+        run_button = gr.Button(label("run"), variant="primary", elem_id="lt-run", min_width=120)
+        stop = gr.Button(
+            label("stop"), variant="stop", interactive=False, elem_id="lt-stop", min_width=80
+        )
+    status = gr.HTML(status_line(say("text.ready")), elem_id="lt-status")
     with gr.Row(elem_classes="lt-seed"):
         seed = gr.Number(
-            value=7, label="Seed", precision=0, minimum=0, maximum=MAX_SEED, elem_id="lt-seed",
-            min_width=120,
+            value=7, label=label("seed"), precision=0, minimum=0, maximum=MAX_SEED,
+            elem_id="lt-seed", min_width=120,
         )  # fmt: skip
         with gr.Column(min_width=110):
-            dice = gr.Button("New seed", elem_id="lt-dice", size="sm")
-            reset = gr.Button("Model defaults", elem_id="lt-reset", size="sm")
+            dice = gr.Button(label("dice"), elem_id="lt-dice", size="sm")
+            reset = gr.Button(label("reset"), elem_id="lt-reset", size="sm")
     defaults = model_info(studio.model).options().to_dict()
-    decode = decode_controls.build(defaults, studio.vocabulary[studio.model])
+    decode = decode_controls.build(defaults, studio.codes(studio.model))
     examples = model_menu.examples(studio)
-    controls = ModelControls(menu, note, prompt, picker, decode.options, reset, examples)
+    controls = ModelControls(menu, note, prompt, picker, things, decode.options, reset, examples)
     return controls, decode.switches, seed, run_button, stop, dice, status
 
 
@@ -106,7 +144,7 @@ def _results(
                     interactive=False,
                     height=256,
                     buttons=["download", "fullscreen"],
-                    alt_text=f"Image drawn by {TITLES[mode]}",
+                    alt_text=say("text.alt", lane=TITLES[mode]),
                     elem_id=f"lt-image-{mode}",
                     elem_classes="lt-image",
                 )
@@ -114,7 +152,7 @@ def _results(
     summary = gr.HTML("", elem_id="lt-sentence")
     with gr.Row(equal_height=True, elem_classes="lt-figures"):
         with gr.Column(min_width=320):
-            histogram = gr.HTML(EMPTY_HISTOGRAM, elem_id="lt-histogram", elem_classes="lt-panel")
+            histogram = gr.HTML(empty_histogram(), elem_id="lt-histogram", elem_classes="lt-panel")
         with gr.Column(min_width=320):
             measure, look = server_functions(studio)
             token_map = TokenMap(measure, elem_id="lt-map", elem_classes="lt-panel")
@@ -129,13 +167,16 @@ def _results(
 def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
     names = RunParams.names()
 
-    def validate(*values):
+    def validate(request: gr.Request, *values):
         given = dict(zip(names, values, strict=True))
-        problems = {name: problem(name, value) for name, value in given.items()}
-        # Which prompts there are depends on the model, so a wrong model hides a wrong prompt.
-        problems["prompt"] = (
-            None if problems["model"] else studio.prompt_problem(given["model"], given["prompt"])
-        )
+        with speaking(language_of(request)):
+            problems = {name: problem(name, value) for name, value in given.items()}
+            # Which prompts there are depends on the model: a wrong model hides a wrong prompt.
+            problems["prompt"] = (
+                None
+                if problems["model"]
+                else studio.prompt_problem(given["model"], given["prompt"])
+            )
         return [gr.validate(message is None, message or "") for message in problems.values()]
 
     def compare(
@@ -148,7 +189,8 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
             model, prompt, seed, k, delta, temperature, cfg, top_k, top_p, nodes, depth, branch,
             rule, factor, pick, growth, coupled, auto,
         )  # fmt: skip
-        yield from run(studio, view, values, request.session_hash or "api")
+        steps = run(studio, view, values, request.session_hash or "api")
+        yield from spoken(language_of(request), steps)
 
     # Many handlers may wait at once; the studio's single worker decides who runs.
     gr.on(
@@ -168,7 +210,8 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
 
     def stop(request: gr.Request):
         if studio.stop(request.session_hash or "api"):
-            return gr.Button("Stopping…", interactive=False)
+            with speaking(language_of(request)):
+                return gr.Button(say("run.stopping"), interactive=False)
         return gr.skip()
 
     view.stop.click(stop, None, view.stop, queue=False, api_visibility="private")
@@ -188,11 +231,12 @@ def _wire_recordings(
     weights = fingerprint()
     outputs = [*view.lanes, view.status, coupled]
 
-    def play(title: str):
+    def play(title: str, request: gr.Request):
         if title not in records:
             return in_order(outputs, {})
         recording = records[title]
-        changes = shown(view, recording, label(recording, weights))
+        with speaking(language_of(request)):
+            changes = shown(view, recording, named(recording, weights))
         return in_order(outputs, changes | {coupled: recording.params["coupled"]})
 
     player.input(

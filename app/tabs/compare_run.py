@@ -11,10 +11,8 @@ import gradio as gr
 
 from app.components.token_map import TokenMap
 from app.figures import accepted_length_histogram
-from app.params import RunParams
-from app.payload import Run, signed, to_payload
-from app.recorded import Recording
-from app.studio import (
+from app.i18n import say
+from app.jobs import (
     DONE,
     FAILED,
     LOADING,
@@ -24,18 +22,19 @@ from app.studio import (
     STOPPED,
     Job,
     QueueFull,
-    Studio,
 )
+from app.page import refusal
+from app.params import RunParams
+from app.payload import Run, signed, to_payload
+from app.recorded import Recording
+from app.studio import Studio
 from app.summary import TITLES, empty_card, lane_card, no_drafter_card, sentence
 from lantern import checkpoints
+from lantern.pipeline import model_info
 
 log = logging.getLogger("lantern.compare")
 
 POLL_SECONDS = 0.3
-EMPTY_HISTOGRAM = (
-    '<div class="lt-hint">Accepted lengths of EAGLE-2 and LANTERN appear here after a run.</div>'
-)
-READY = "Ready. Press Run."
 
 
 @dataclass
@@ -65,6 +64,11 @@ class View:
         return [*self.lanes, self.status, self.menu, self.run, self.stop]
 
 
+def empty_histogram() -> str:
+    """What stands in the histogram's place before a run."""
+    return f'<div class="lt-hint">{say("text.histogram.hint")}</div>'
+
+
 def in_order(components: list, changes: dict) -> list:
     """Changes by component -> values in the order of ``components``; everything else stays."""
     return [changes.get(component, gr.skip()) for component in components]
@@ -88,20 +92,21 @@ def lane_notes(view: View, model: str, loading: str = "") -> dict:
 def idle(view: View, model: str) -> dict:
     """All lanes as they are before a run of this model."""
     changes = dict.fromkeys(view.images.values()) | lane_notes(view, model)
-    return changes | {view.histogram: EMPTY_HISTOGRAM, view.token_map: None, view.sentence: ""}
+    return changes | {view.histogram: empty_histogram(), view.token_map: None, view.sentence: ""}
 
 
 def run(studio: Studio, view: View, values, owner: str):
     """Submit a job and turn its snapshots into output updates."""
-    params = RunParams.from_values(*values)
     try:
-        job = studio.submit(params, owner)
+        job = studio.submit(RunParams.from_values(*values), owner)
     except QueueFull as error:
-        raise gr.Error(str(error), title="Busy", print_exception=False) from None
+        raise refusal(say("run.busy.title"), str(error)) from None
+    except ValueError as error:  # calls that went past the validator
+        raise refusal(say("run.refused.title"), str(error)) from None
     version, shown = -1, {}
     try:
         began = idle(view, job.model) | _controls(view, running=True)
-        yield in_order(view.outputs, began | {view.status: status_line("Starting …")})
+        yield in_order(view.outputs, began | {view.status: status_line(say("run.starting"))})
         while not job.over:
             version = job.wait(version, POLL_SECONDS)
             yield in_order(view.outputs, _progress(studio, view, job, shown))
@@ -109,8 +114,8 @@ def run(studio: Studio, view: View, values, owner: str):
     except Exception:
         # The visitor must be able to press Run again, whatever broke on the way to the page.
         log.exception("showing a run failed")
-        text = "Something went wrong while showing this run. Please run it again."
-        changes = _controls(view, running=False) | {view.status: status_line(text, "bad")}
+        changes = _controls(view, running=False)
+        changes[view.status] = status_line(say("run.broke"), "bad")
         yield in_order(view.outputs, changes)
     finally:
         # Runs on the server's event loop when the visitor leaves: nothing but a flag.
@@ -121,8 +126,8 @@ def _controls(view: View, running: bool) -> dict:
     """Menu and buttons during a run and between runs."""
     return {
         view.menu: gr.Dropdown(interactive=not running),
-        view.run: gr.Button("Run", interactive=not running),
-        view.stop: gr.Button("Stop", interactive=running),
+        view.run: gr.Button(interactive=not running),
+        view.stop: gr.Button(say("page.stop"), interactive=running),
     }
 
 
@@ -133,8 +138,7 @@ def _progress(studio: Studio, view: View, job: Job, shown: dict) -> dict:
     if job.state == QUEUED:
         loading = studio.loading_for(job.owner)
         ahead = studio.ahead_of(job)
-        runs = "1 run is" if ahead == 1 else f"{ahead} runs are"
-        text = loading or (f"In line: {runs} ahead of yours." if ahead else "Starting …")
+        text = loading or in_line(ahead)
     elif job.state in (LOADING, MEASURING):
         text = loading = job.message
     if loading != shown.get("loading", ""):
@@ -148,11 +152,19 @@ def _progress(studio: Studio, view: View, job: Job, shown: dict) -> dict:
             changes[view.images[mode]] = image
             changes[view.cards[mode]] = lane_card(mode, lane.trace, baseline)
         if not lane.finished and job.state == RUNNING:
-            text = f"{TITLES[mode]} is drawing: {count} of {lane.trace.grid**2} tokens"
+            total = lane.trace.grid**2
+            text = say("run.lane", lane=TITLES[mode], count=count, total=total)
     if text and shown.get("status") != text:
         shown["status"] = text
         changes[view.status] = status_line(text, "busy")
     return changes
+
+
+def in_line(ahead: int) -> str:
+    """A visitor's place in the line."""
+    if not ahead:
+        return say("run.starting")
+    return say("run.line.one" if ahead == 1 else "run.line.many", count=ahead)
 
 
 def _final(view: View, job: Job) -> dict:
@@ -179,10 +191,18 @@ def figures(view: View, run: Run, params: dict | None, recorded: dict | None = N
     """Histogram, map (which hands the run to the other parts) and sentence of complete lanes."""
     drafted = {mode: trace for mode, trace in run.traces.items() if mode != "ar"}
     return {
-        view.histogram: accepted_length_histogram(drafted) if drafted else EMPTY_HISTOGRAM,
+        view.histogram: accepted_length_histogram(drafted) if drafted else empty_histogram(),
         view.token_map: to_payload(run, params, recorded),
-        view.sentence: sentence(run.traces),
+        view.sentence: sentence(run.traces) + _unknown(params),
     }
+
+
+def _unknown(params: dict | None) -> str:
+    """A hint if the model was never taught what the prompt asks for; it draws something anyway."""
+    info = model_info(params["model"]) if params else None
+    if not info or not info.things or info.thing_in(params["prompt"]):
+        return ""
+    return f'<p class="lt-hint">{say("said.unknown", count=len(info.things))}</p>'
 
 
 def pictures_of(recording: Recording) -> dict:
@@ -198,7 +218,7 @@ def shown(view: View, recording: Recording, note: str) -> dict:
     for mode, picture in pictures_of(recording).items():
         changes[view.images[mode]] = picture
         changes[view.cards[mode]] = lane_card(mode, run.traces[mode], run.traces["ar"])
-    changes[view.status] = status_line(f"{READY} Shown: {html.escape(note)}", "recorded")
+    changes[view.status] = status_line(html.escape(say("run.shown", note=note)), "recorded")
     return changes | figures(view, run, recording.params, recording.about)
 
 
@@ -207,13 +227,11 @@ def _final_status(job: Job, traces: dict) -> str:
         return status_line(html.escape(job.message), "bad")
     if job.state == STOPPED:
         if not traces:
-            return status_line("Stopped before the run began.", "stopped")
+            return status_line(say("run.stopped.before"), "stopped")
         mode = list(traces)[-1]
         count, total = len(traces[mode].tokens), traces[mode].grid ** 2
-        return status_line(
-            f"{job.message}Stopped in {TITLES[mode]} at token {count} of {total}.", "stopped"
-        )
+        text = say("run.stopped", lane=TITLES[mode], count=count, total=total)
+        return status_line(job.message + text, "stopped")
     if list(traces) == ["ar"]:
-        return status_line("Done, in AR alone: this model has no drafter.", "done")
-    lanes = {3: "three", 5: "five"}[len(traces)]
-    return status_line(f"Done. Same seed, same luck in all {lanes} lanes.", "done")
+        return status_line(say("run.done.ar"), "done")
+    return status_line(say({3: "run.done.three", 5: "run.done.five"}[len(traces)]), "done")

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from app.i18n import label, language_of, say, speaking
 from app.params import BOUNDS, CHOICES, RunParams
-
-UNUSED_DELTA = "not used by the multiplicative rule; see factor under More"
 
 
 @dataclass
@@ -24,62 +23,59 @@ def build(defaults: dict, codes: int) -> DecodeControls:
     """Lay out the controls; ``codes``: the model's vocabulary."""
     made: dict = {}
 
-    def slider(name: str, label: str, step: float, high=None, **more) -> None:
+    def slider(name: str, step: float, high=None, **more) -> None:
         bound = BOUNDS[name]
         made[name] = gr.Slider(
             bound.low,
             bound.high if high is None else high,
             value=defaults[name],
             step=step,
-            label=label,
+            label=label(name),
             buttons=[],  # Gradio's reset knows only the defaults of the first model
             elem_id=f"lt-{name}",
             **more,
         )
 
-    def dropdown(name: str, label: str, info: str) -> None:
+    def dropdown(name: str) -> None:
         made[name] = gr.Dropdown(
             list(CHOICES[name][1]),
             value=defaults[name],
-            label=label,
-            info=info,
+            label=label(name),
+            info=label(f"{name}.info"),
             elem_id=f"lt-{name}",
         )
 
     by_factor = defaults["rule"] == "multiplicative"
-    slider("k", "k (neighbours)", 1)
+    slider("k", 1)
     slider(
         "delta",
-        "delta (borrowed)",
         0.01,
         interactive=not by_factor,
-        info=UNUSED_DELTA if by_factor else None,
+        info=say("text.unused_delta") if by_factor else None,
     )
-    slider("temperature", "temperature", 0.05)
-    slider("cfg", "CFG (guidance)", 0.1, high=10)
+    slider("temperature", 0.05)
+    slider("cfg", 0.1, high=10)
     coupled = gr.Checkbox(
-        label="Add coupled drafting",
-        info="the drafter guesses with the same noise the target draws with; still lossless",
+        label=label("coupled"),
+        info=label("coupled.info"),
         elem_id="lt-coupled",
     )
-    with gr.Accordion("More", open=False, elem_id="lt-more"):
-        dropdown("rule", "rule", "how the borrowed probability is measured")
-        slider("factor", "factor", 0.1, high=20, visible=by_factor,
-               info="a guess may become so many times as likely; 1 is exact")  # fmt: skip
-        dropdown("pick", "pick", "which of several guesses that pass: first drafted, or nearest")
+    with gr.Accordion(label("more"), open=False, elem_id="lt-more"):
+        dropdown("rule")
+        slider("factor", 0.1, high=20, visible=by_factor,
+               info=label("factor.info"))  # fmt: skip
+        dropdown("pick")
         auto = gr.Checkbox(
-            label="Tune tree to this device",
-            info="each lane gets the tree with the most expected tokens per second",
+            label=label("auto"),
+            info=label("auto.info"),
             elem_id="lt-auto",
         )
-        slider("nodes", "tree nodes", 1)
-        slider("depth", "tree depth", 1)
-        slider("branch", "guesses a level", 1)
-        dropdown(
-            "growth", "tree growth", "dynamic follows the drafter's confidence, static does not"
-        )
-        slider("top_k", "top-k (0 = off)", 1, high=codes)
-        slider("top_p", "top-p (1 = off)", 0.01)
+        slider("nodes", 1)
+        slider("depth", 1)
+        slider("branch", 1)
+        dropdown("growth")
+        slider("top_k", 1, high=codes)
+        slider("top_p", 0.01)
     order = RunParams.names()
     controls = DecodeControls(
         {name: made[name] for name in sorted(made, key=order.index)},
@@ -94,9 +90,11 @@ def _wire(controls: DecodeControls) -> None:
     options, auto = controls.options, controls.switches["auto"]
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
-    def budget(rule: str):
+    def budget(rule: str, request: gr.Request):
         by_factor = rule == "multiplicative"
-        delta = gr.update(interactive=not by_factor, info=UNUSED_DELTA if by_factor else "")
+        with speaking(language_of(request)):
+            info = say("text.unused_delta") if by_factor else ""
+        delta = gr.update(interactive=not by_factor, info=info)
         return gr.update(visible=by_factor), delta
 
     # Also when the rule comes with another model.

@@ -4,17 +4,20 @@ examples, defaults and ranges of the sliders, cards of lanes the model cannot fi
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import dataclass
 
 import gradio as gr
 
-from app.params import BOUNDS, draws_classes, problem
+from app.i18n import label, language_of, say, speaking, spoken
+from app.jobs import FAILED, QUEUED, QueueFull
+from app.params import draws_classes, problem
 from app.share import from_query, query_of
-from app.studio import FAILED, QUEUED, QueueFull, Studio
-from app.tabs.compare_run import POLL_SECONDS, READY, View, idle, in_order, lane_notes, status_line
+from app.studio import Studio
+from app.tabs.compare_run import POLL_SECONDS, View, idle, in_order, lane_notes, status_line
 from lantern import checkpoints
 from lantern.models.text import class_names
-from lantern.pipeline import model_info
+from lantern.pipeline import ModelInfo, model_info
 
 
 @dataclass
@@ -25,19 +28,27 @@ class ModelControls:
     note: gr.HTML
     prompt: gr.Textbox
     picker: gr.Dropdown
+    things: gr.Dropdown
     options: dict
     reset: gr.Button
     examples: gr.Dataset
 
 
-def menu(studio: Studio) -> tuple[gr.Dropdown, gr.HTML]:
-    """The menu and the line below it."""
-    choices = [
-        (known.title + (" (not downloaded)" if checkpoints.unavailable(name) else ""), name)
+def _choices() -> list[tuple[str, str]]:
+    """Every model's title, with a word if its files are not here, and name."""
+    return [
+        (
+            f"{known.title} {say('run.absent')}" if checkpoints.unavailable(name) else known.title,
+            name,
+        )
         for name, known in checkpoints.MODELS.items()
     ]
+
+
+def menu(studio: Studio) -> tuple[gr.Dropdown, gr.HTML]:
+    """The menu and the line below it."""
     return (
-        gr.Dropdown(choices, value=studio.model, label="Model", elem_id="lt-model"),
+        gr.Dropdown(_choices(), value=studio.model, label=label("model"), elem_id="lt-model"),
         gr.HTML("", visible=False, elem_id="lt-model-note"),
     )
 
@@ -49,7 +60,7 @@ def prompt_or_class(studio: Studio) -> tuple[gr.Textbox, gr.Dropdown]:
     by_class = draws_classes(studio.model)
     prompt = gr.Textbox(
         value=example,
-        label="Prompt",
+        label=label("prompt"),
         placeholder="a red apple on the grass",
         lines=1,
         max_lines=3,
@@ -60,7 +71,7 @@ def prompt_or_class(studio: Studio) -> tuple[gr.Textbox, gr.Dropdown]:
     picker = gr.Dropdown(
         class_names(),
         value=example if by_class else None,
-        label="Class (type to search)",
+        label=label("class"),
         visible=by_class,
         elem_id="lt-class",
     )
@@ -69,12 +80,42 @@ def prompt_or_class(studio: Studio) -> tuple[gr.Textbox, gr.Dropdown]:
     return prompt, picker
 
 
+def things(studio: Studio) -> gr.Dropdown:
+    """Everything the model was taught; a choice takes the place of what the prompt names."""
+    info = model_info(studio.model)
+    return gr.Dropdown(
+        _things(info), value=None, label=label("things"), visible=bool(info.things),
+        elem_id="lt-things",
+    )  # fmt: skip
+
+
+def _things(info: ModelInfo) -> list[tuple[str, str]]:
+    """(name with other words, name) of every thing."""
+    return [
+        (f"{name} ({', '.join(others)})" if others else name, name)
+        for name, others in info.things.items()
+    ]
+
+
+def with_thing(info: ModelInfo, prompt: str, thing: str) -> str:
+    """The prompt with ``thing`` in place of what it names; a plain prompt if it names nothing."""
+    old = info.thing_in(prompt)
+    words = sorted((old, *info.things[old]), key=len, reverse=True) if old else []
+    for word in words:
+        changed, count = re.subn(
+            rf"\b(an? )?{re.escape(word)}\b", thing, prompt, count=1, flags=re.IGNORECASE
+        )
+        if count:
+            return changed
+    return f"{thing} on the grass"
+
+
 def examples(studio: Studio) -> gr.Dataset:
     """Example prompts or classes; unlike gr.Examples they can change."""
     return gr.Dataset(
         components=["textbox"],
         samples=[[example] for example in model_info(studio.model).examples],
-        label="Examples",
+        label=label("examples"),
         samples_per_page=12,
         layout="gallery",
         elem_id="lt-examples",
@@ -84,7 +125,7 @@ def examples(studio: Studio) -> gr.Dataset:
 def wire(studio: Studio, controls: ModelControls, view: View) -> None:
     """Choosing a model sets up its controls at once and then loads it."""
     selected = [
-        controls.note, controls.prompt, controls.picker, controls.examples,
+        controls.note, controls.prompt, controls.picker, controls.things, controls.examples,
         *controls.options.values(), *view.lanes, view.status,
     ]  # fmt: skip
 
@@ -93,7 +134,8 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
         linked = from_query(query_of(request.headers.get("referer", "")))
         if linked.get("model") != model:
             linked = {}
-        return in_order(selected, _selected(studio, controls, view, model, linked))
+        with speaking(language_of(request)):
+            return in_order(selected, _selected(studio, controls, view, model, linked))
 
     top_k = controls.options["top_k"]
     loaded = [view.status, *view.cards.values(), top_k]
@@ -102,7 +144,8 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
         # Outputs of a generator that yields nothing would be emptied.
         yield in_order(loaded, {})
         if problem("model", model) is None:
-            for changes in _load(studio, view, top_k, model, request.session_hash or "api"):
+            steps = _load(studio, view, top_k, model, request.session_hash or "api")
+            for changes in spoken(language_of(request), steps):
                 yield in_order(loaded, changes)
 
     # Not ``input``, which Gradio also sends when the menu only loses the focus.
@@ -135,6 +178,16 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
         api_visibility="private",
     )
 
+    def put(thing: str, prompt: str, model: str):
+        if problem("model", model) or thing not in model_info(model).things:
+            return gr.skip()
+        return with_thing(model_info(model), prompt or "", thing)
+
+    controls.things.input(
+        put, [controls.things, controls.prompt, controls.menu], controls.prompt, queue=False,
+        show_progress="hidden", api_visibility="private",
+    )  # fmt: skip
+
     def pick(sample: list):
         by_class = sample[0] in class_names()
         return sample[0], gr.update(value=sample[0]) if by_class else gr.skip()
@@ -157,14 +210,19 @@ def wire_link(studio: Studio, controls: ModelControls, others: dict) -> None:
         *others.values(),
     ]  # fmt: skip
 
+    at_start = _choices()
+
     def open_link(request: gr.Request):
         linked = from_query(dict(request.query_params))
         model = linked.pop("model", studio.model)
         changes = {others[name]: linked[name] for name in others if name in linked}
-        if model != studio.model:
-            return in_order(
-                outputs, changes | {controls.menu: model}
-            )  # the rest follows its change
+        with speaking(language_of(request)):
+            choices = _choices()  # a model may have been downloaded since the start
+        if choices != at_start:
+            changes[controls.menu] = gr.Dropdown(choices)
+        if model != studio.model:  # the rest follows its change
+            changes[controls.menu] = gr.Dropdown(choices, value=model)
+            return in_order(outputs, changes)
         return in_order(outputs, changes | _linked(controls, model, linked))
 
     gr.context.Context.root_block.load(
@@ -197,12 +255,14 @@ def _selected(
     changes = {controls.note: gr.HTML(visible=False)} | _defaults(studio, controls, model)
     if len(changes) == 1:
         return changes  # loading it, which comes next, says what is wrong
-    prompts, by_class = model_info(model).examples, draws_classes(model)
+    info, by_class = model_info(model), draws_classes(model)
+    prompts = info.examples
     changes |= {
         controls.prompt: gr.Textbox(prompts[0], visible=not by_class),
         controls.picker: gr.update(value=prompts[0], visible=True)
         if by_class
         else gr.update(visible=False),
+        controls.things: gr.update(choices=_things(info), value=None, visible=bool(info.things)),
         controls.examples: gr.update(samples=[[prompt] for prompt in prompts]),
     }
     if "prompt" in linked:
@@ -211,7 +271,11 @@ def _selected(
             changes[controls.picker] = gr.update(value=linked["prompt"], visible=True)
     changes |= {c: linked[name] for name, c in controls.options.items() if name in linked}
     title = checkpoints.entry(model).title
-    return changes | idle(view, model) | {view.status: status_line(f"Loading {title} …", "busy")}
+    return (
+        changes
+        | idle(view, model)
+        | {view.status: status_line(say("run.loading.title", title=title), "busy")}
+    )
 
 
 def _defaults(studio: Studio, controls: ModelControls, model: str) -> dict:
@@ -221,8 +285,8 @@ def _defaults(studio: Studio, controls: ModelControls, model: str) -> dict:
     except (ValueError, OSError):
         return {}
     changes = {control: values[name] for name, control in controls.options.items()}
-    codes = studio.vocabulary.get(model, BOUNDS["top_k"].high)
-    changes[controls.options["top_k"]] = gr.Slider(value=values["top_k"], maximum=codes)
+    top_k = gr.Slider(value=values["top_k"], maximum=studio.codes(model))
+    changes[controls.options["top_k"]] = top_k
     return changes
 
 
@@ -231,7 +295,7 @@ def _load(studio: Studio, view: View, top_k: gr.Slider, model: str, owner: str):
     try:
         job = studio.load(model, owner)
     except QueueFull:
-        yield {view.status: status_line("The line is full; the model loads when you press Run.")}
+        yield {view.status: status_line(say("run.loading.full"))}
         return
     version, shown = -1, ""
     try:
@@ -239,7 +303,7 @@ def _load(studio: Studio, view: View, top_k: gr.Slider, model: str, owner: str):
             version = job.wait(version, POLL_SECONDS)
             text = job.message if not job.over else ""
             if job.state == QUEUED:
-                waits = "In line to load this model …" if studio.ahead_of(job) else ""
+                waits = say("run.loading.line") if studio.ahead_of(job) else ""
                 text = studio.loading_for(owner) or waits
             if text and text != shown:
                 shown = text
@@ -247,7 +311,11 @@ def _load(studio: Studio, view: View, top_k: gr.Slider, model: str, owner: str):
         if job.replaced:
             return
         failed = job.state == FAILED
-        status = status_line(html.escape(job.message), "bad") if failed else status_line(READY)
+        status = (
+            status_line(html.escape(job.message), "bad")
+            if failed
+            else status_line(say("text.ready"))
+        )
         changes = {view.status: status} | lane_notes(view, model)
         if model in studio.vocabulary:
             changes[top_k] = gr.Slider(maximum=studio.vocabulary[model])

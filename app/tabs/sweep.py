@@ -5,53 +5,68 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
+import logging
+from functools import partial
 
 import gradio as gr
 
 from app.components.sweep_grid import SweepGrid
+from app.i18n import label, language_of, say, speaking, spoken
+from app.jobs import FAILED, QUEUED, STOPPED, QueueFull
 from app.page import Page, refusal
 from app.params import RunParams, sentence_case
-from app.studio import FAILED, QUEUED, STOPPED, QueueFull, Studio
+from app.studio import Studio
 from app.sweep import checked_cells, plan_of, run, to_csv
 from app.sweep_figures import heat_maps
-from app.tabs.compare_run import POLL_SECONDS, status_line
+from app.tabs.compare_run import POLL_SECONDS, in_line, status_line
+from lantern.pipeline import model_info
 
-ABOUT = (
-    "LANTERN over a grid of k and delta, each cell against AR on the same seeds. Model, prompt, "
-    "CFG, filters and draft tree are those of the Compare tab; a click on a cell takes it there."
-)
+log = logging.getLogger("lantern.sweep")
 
 
 def build(studio: Studio, page: Page) -> None:
     """Values to sweep, then the grid."""
-    gr.Markdown(ABOUT, elem_classes="lt-prose")
+    page.text(gr.Markdown(say("text.sweep"), elem_classes="lt-prose"), "text.sweep")
     with gr.Row(elem_classes="lt-sweep-inputs"):
         ks = gr.Textbox("100, 300, 1000", label="k", elem_id="lt-sweep-k", min_width=150)
         deltas = gr.Textbox("0.1, 0.2, 0.4", label="delta", elem_id="lt-sweep-delta", min_width=150)
-        taus = gr.Textbox("1", label="temperature", elem_id="lt-sweep-tau", min_width=120)
-        seeds = gr.Slider(1, 4, value=1, step=1, label="seeds a cell", elem_id="lt-sweep-seeds",
-                          min_width=150, buttons=[])  # fmt: skip
+        temperature = model_info(studio.model).options().temperature
+        taus = gr.Textbox(
+            f"{temperature:g}",
+            label=label("sweep.temperature"),
+            elem_id="lt-sweep-tau",
+            min_width=120,
+        )
+        seeds = gr.Slider(
+            1, 4, value=1, step=1, label=label("sweep.seeds"), elem_id="lt-sweep-seeds",
+            min_width=150, buttons=[],
+        )  # fmt: skip
     with gr.Row(elem_classes="lt-buttons"):
-        start = gr.Button("Sweep", variant="primary", elem_id="lt-sweep-run", min_width=120)
-        stop = gr.Button("Stop", variant="stop", interactive=False, elem_id="lt-sweep-stop")
-    status = gr.HTML(status_line("Ready. Press Sweep."), elem_id="lt-sweep-status")
+        start = gr.Button(
+            label("sweep.run"), variant="primary", elem_id="lt-sweep-run", min_width=120
+        )
+        stop = gr.Button(label("stop"), variant="stop", interactive=False, elem_id="lt-sweep-stop")
+    status = gr.HTML(status_line(say("text.sweep.ready")), elem_id="lt-sweep-status")
+    page.text(status, "text.sweep.ready", status_line)
     grid = SweepGrid(export_sweep, elem_id="lt-sweep", elem_classes="lt-panel lt-low")
     chosen = list(page.inputs.values())
     outputs = [grid, status, start, stop]
 
     def sweep(request: gr.Request, ks, deltas, temperatures, seeds, *values):
         """Draw one prompt with LANTERN at every k, delta and temperature, and with AR."""
-        try:
-            plan = plan_of(RunParams.from_values(*values), ks, deltas, temperatures, seeds)
-            job = studio.submit_work(
-                plan.base.model,
-                request.session_hash or "api",
-                lambda pipeline, job: run(pipeline, job, plan),
-            )
-        except (ValueError, QueueFull) as error:
-            raise refusal("Sweep", str(error)) from None
+        with speaking(language_of(request)):
+            try:
+                plan = plan_of(RunParams.from_values(*values), ks, deltas, temperatures, seeds)
+                job = studio.submit_work(
+                    plan.base.model,
+                    request.session_hash or "api",
+                    partial(run, plan=plan),
+                    images=plan.images + plan.baselines,
+                )
+            except (ValueError, QueueFull) as error:
+                raise refusal(say("sweeping.title"), str(error)) from None
         about = {"params": dataclasses.asdict(plan.base)}
-        yield from _follow(studio, job, about)
+        yield from spoken(language_of(request), _follow(studio, job, about))
 
     gr.on(
         [start.click],
@@ -68,7 +83,8 @@ def build(studio: Studio, page: Page) -> None:
 
     def stop_it(request: gr.Request):
         if studio.stop(request.session_hash or "api"):
-            return gr.Button("Stopping…", interactive=False)
+            with speaking(language_of(request)):
+                return gr.Button(say("run.stopping"), interactive=False)
         return gr.skip()
 
     stop.click(stop_it, None, stop, queue=False, api_visibility="private")
@@ -90,16 +106,15 @@ def _follow(studio: Studio, job, about: dict):
     try:
         yield (
             None,
-            status_line("Starting …", "busy"),
+            status_line(say("run.starting"), "busy"),
             gr.Button(interactive=False),
-            gr.Button("Stop", interactive=True),
+            gr.Button(say("page.stop"), interactive=True),
         )
         while not job.over:
             version = job.wait(version, POLL_SECONDS)
-            text = "Drawing …"
+            text = say("run.drawing")
             if job.state == QUEUED:
-                ahead = studio.ahead_of(job)
-                text = f"In line: {ahead} ahead of yours." if ahead else "Starting …"
+                text = in_line(studio.ahead_of(job))
             elif job.message:
                 text = html.escape(job.message)
             fresh = job.result is not shown and job.result is not None
@@ -110,10 +125,20 @@ def _follow(studio: Studio, job, about: dict):
         if job.state == FAILED:
             line = status_line(html.escape(job.message), "bad")
         elif job.state == STOPPED:
-            line = status_line("Stopped. What was drawn stays.", "stopped")
+            line = status_line(say("sweeping.stopped"), "stopped")
         else:
-            line = status_line("Done.", "done")
-        yield value, line, gr.Button(interactive=True), gr.Button("Stop", interactive=False)
+            line = status_line(say("sweeping.done"), "done")
+        yield (
+            value,
+            line,
+            gr.Button(interactive=True),
+            gr.Button(say("page.stop"), interactive=False),
+        )
+    except Exception:
+        # The visitor must be able to press Sweep again, whatever broke on the way to the page.
+        log.exception("showing a sweep failed")
+        line = status_line(say("run.broke"), "bad")
+        yield gr.skip(), line, gr.Button(interactive=True), gr.Button(interactive=False)
     finally:
         job.cancel.set()
 
