@@ -19,12 +19,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(seconds: float = 120, **environment: str):
-    """Start app.py with additional environment variables and wait until it answers: (address,
-    process). Ended, if need be by force, on leaving."""
+def serve(seconds: float = 120, script: str = "app.py", **environment: str):
+    """Start app.py, or a script around it, with additional environment variables and wait until it
+    answers: (address, process). Ended, if need be by force, on leaving."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "app.py"],
+        [sys.executable, script],
         cwd=ROOT,
         env=os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1"} | environment,
         stdout=subprocess.DEVNULL,

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from tiny_decoder import make_caption, make_decoder
 
+from app.jobs import DONE, FAILED, MEASURING, STOPPED, QueueFull
 from app.params import BOUNDS, RunParams, problem
-from app.studio import DONE, FAILED, MEASURING, STOPPED, QueueFull, Studio
+from app.studio import Studio
 from app.summary import lane_card
 from app.tabs import compare_run
 from lantern.config import ALL_MODES, MODES, TreeShape
@@ -35,7 +36,7 @@ class SmallPipeline:
     def __init__(self, name="emoji-128"):
         self.name = name
         self.decoder = make_decoder()
-        self.device = torch.device("cpu")
+        self.device, self.dtype = torch.device("cpu"), torch.float32
         self.info = ModelInfo("tiny", {"top_k": 0}, ("a cat",))
         self.text = self
         self.running, self.most = 0, 0
@@ -65,11 +66,11 @@ class SmallPipeline:
         finally:
             self.running -= 1
 
-    def warm_up(self, options=None):
-        pass
+    def warm_up(self, options=None, check=lambda: None):
+        check()
 
     def forget(self):
-        self.decoder.caches.clear()
+        self.decoder.forget()
 
     def image(self, tokens):
         return Image.fromarray(np.full((8, 8, 3), len(tokens), np.uint8))

@@ -1,5 +1,6 @@
 """The loop's promises: losslessness, correct caches, no draft past the end, isolation."""
 
+import gc
 import threading
 
 import pytest
@@ -171,11 +172,11 @@ def test_tree_pass_equals_dense_passes(decoder, growth):
     """Hidden states of every node equal those of its path fed as a plain sequence."""
     caption, valid = make_caption()
     from lantern.config import DecodeOptions
-    from lantern.decode import _Request
+    from lantern.decode import Request
 
     options = DecodeOptions(mode="eagle2", top_k=0, tree=TreeShape(20, 4, 3, growth))
     with torch.inference_mode():
-        request = _Request(decoder, caption, valid, options)
+        request = Request(decoder, caption, valid, options)
         history = tokens_of([request.prefill()])
         for _ in range(4):
             history += tokens_of([request.step()])
@@ -202,12 +203,12 @@ def dense_hidden(target, caption, valid, tokens):
 def test_cache_after_commits_equals_a_fresh_prefill(decoder, mode):
     from lantern.cache import KVCache
     from lantern.config import DecodeOptions
-    from lantern.decode import _Request
+    from lantern.decode import Request
 
     caption, valid = make_caption()
     options = DecodeOptions(mode=mode, top_k=0, k=20, delta=0.5, tree=TreeShape(20, 4, 3))
     with torch.inference_mode():
-        request = _Request(decoder, caption, valid, options)
+        request = Request(decoder, caption, valid, options)
         tokens = tokens_of([request.prefill()])
         while request.position < request.last - 2:
             tokens += tokens_of([request.step()])
@@ -317,3 +318,23 @@ def test_a_tree_of_the_root_alone_is_ar_whatever_the_rule(decoder):
     for pick in ("first", "nearest"):
         events = decode(decoder, "lantern", seed=2, pick=pick, delta=0.5, tree=TreeShape(1, 1, 1))
         assert tokens_of(events) == tokens_of(ar)
+
+
+def test_fifty_runs_do_not_grow(decoder):
+    """Every tensor that is alive after ten runs was alive before them, or took another's place."""
+
+    def alive() -> tuple[int, int]:
+        gc.collect()
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+        return len(tensors), sum(t.nbytes for t in tensors)
+
+    def ten_runs(seed: int) -> None:
+        for mode in ("ar", "eagle2", "lantern", "eagle2-coupled", "lantern-coupled"):
+            for tree in (TreeShape(8, 3, 3), TreeShape(5, 2, 2, "static")):
+                decode(decoder, mode, seed=seed, tree=tree)
+
+    ten_runs(0)
+    before = alive()
+    for seed in range(1, 6):
+        ten_runs(seed)
+    assert alive() == before

@@ -313,3 +313,25 @@ def test_download_fetches_only_what_is_missing(copy, monkeypatch, capsys):
     assert asked == [("peizesun/llamagen_t2i", "vq_ds16_t2i.pt")]
     assert "complete" in capsys.readouterr().out
     load(copy)
+
+
+def test_download_onto_a_full_disk_says_so(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", full)
+    assert main(["download", STAGE, "--model-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and "--model-dir" in error
+    assert "connection" not in error
+
+
+def test_download_error_without_words(tmp_path, monkeypatch, capsys):
+    import httpx
+
+    def silent(*_, **__):
+        raise httpx.ReadTimeout("")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", silent)
+    assert main(["download", STAGE, "--model-dir", str(tmp_path)]) == 2
+    assert "ReadTimeout" in capsys.readouterr().err

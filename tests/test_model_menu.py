@@ -10,12 +10,15 @@ import pytest
 from test_app import finish, make_view
 from tiny_models import write_class_model
 
+from app.i18n import say
+from app.jobs import DONE, FAILED, LOADING, STOPPED
 from app.params import SWITCHES, RunParams, draws_classes, problem
-from app.studio import DONE, FAILED, LOADING, STOPPED, Studio
+from app.studio import Studio
 from app.tabs import compare_run, model_menu
+from app.tabs.model_menu import with_thing
 from lantern.checkpoints import MODELS
 from lantern.config import ALL_MODES
-from lantern.pipeline import Pipeline
+from lantern.pipeline import Pipeline, model_info
 
 CLASS, DRAFTED, LARGE = "llamagen-b-256", "llamagen-l-256", "llamagen-b-384"
 ABSENT = "llamagen-l-384"
@@ -197,7 +200,7 @@ def controls():
     others = ("model", "prompt", "seed", *SWITCHES)
     names = [name for name in RunParams.names() if name not in others]
     return SimpleNamespace(
-        note="note", prompt="prompt", picker="picker", examples="examples",
+        note="note", prompt="prompt", picker="picker", things="things", examples="examples",
         options={name: f"slider {name}" for name in names},
     )  # fmt: skip
 
@@ -238,7 +241,7 @@ def test_loading_shows_progress_and_ends_ready(studio):
     shown = list(model_menu._load(studio, view, "slider top_k", DRAFTED, "a"))
     assert "Loading LlamaGen-L 256 px" in shown[0]["status"]
     assert all("Loading" in shown[0][f"card {mode}"] for mode in ("ar", "lantern"))
-    assert compare_run.READY in shown[-1]["status"]
+    assert say("text.ready") in shown[-1]["status"]
     assert "Loading" not in shown[-1]["card ar"] and shown[-1]["slider top_k"].maximum == 256
 
 
@@ -260,7 +263,7 @@ def test_a_run_without_a_drafter_fills_one_lane(studio):
     last = shown[-1]
     assert "to decode" in last["card ar"] and last["image ar"].size == (256, 256)
     assert "no drafter" in last["card eagle2"] and "image eagle2" not in last
-    assert last["histogram"] == compare_run.EMPTY_HISTOGRAM and "in AR alone" in last["status"]
+    assert last["histogram"] == compare_run.empty_histogram() and "in AR alone" in last["status"]
     assert [lane["mode"] for lane in last["map"]["lanes"]] == ["ar"]
     assert not shown[0]["menu"].interactive and last["menu"].interactive
 
@@ -303,3 +306,21 @@ def test_previews_take_a_fifth_of_the_time_at_most(studio, monkeypatch):
     monkeypatch.setattr(studio.pipeline, "image", slow_image)
     finish(studio.submit(params(), "a"), 60)
     assert all(b - a > 0.24 for a, b in zip(drawn[1:], drawn[2:], strict=False))
+
+
+@pytest.mark.parametrize(("prompt", "thing"), [
+    ("a red apple on the grass", "red apple"), ("two puppies", "dog"),
+    ("A Puppy in the snow", "dog"), ("hotdog", None), ("hot dog at night", "hot dog"),
+    ("dogs on the sand", "dog"), ("a bulldozer", None), ("", None),
+])  # fmt: skip
+def test_what_a_prompt_names(prompt, thing):
+    assert model_info("emoji-128").thing_in(prompt) == thing
+
+
+@pytest.mark.parametrize(("prompt", "thing", "changed"), [
+    ("a red apple on the grass", "rocket", "rocket on the grass"),
+    ("penguin in the snow, 3D style", "cat", "cat in the snow, 3D style"),
+    ("a quark", "cat", "cat on the grass"), ("", "cat", "cat on the grass"),
+])  # fmt: skip
+def test_a_thing_takes_the_place_of_another(prompt, thing, changed):
+    assert with_thing(model_info("emoji-128"), prompt, thing) == changed

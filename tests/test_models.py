@@ -12,7 +12,16 @@ from lantern.config import ModelConfig, VQConfig
 from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table, neighbour_table
-from lantern.runtime import PackedLinear, can_pack, pack_linears
+from lantern.runtime import (
+    Int8Linear,
+    PackedLinear,
+    can_pack,
+    can_quantise,
+    check_dtype,
+    pack,
+    pack_linears,
+    packer,
+)  # fmt: skip
 from lantern.training.target import training_mask
 
 SMALL_VQ = VQConfig(
@@ -131,8 +140,40 @@ def test_packed_linear_equals_linear_and_rows_do_not_depend_on_company():
 
 def test_packing_a_model_keeps_its_results():
     plain, packed = make_decoder(), make_decoder()
-    pack_linears(packed.target), pack_linears(packed.drafter)
+    fp32 = packer(torch.float32)
+    pack_linears(packed.target, fp32), pack_linears(packed.drafter, fp32)
     assert not any(isinstance(m, torch.nn.Linear) for m in packed.target.modules())
     ar = [decode(d, "ar", seed=4) for d in (plain, packed)]
     assert tokens_of(ar[0]) == tokens_of(ar[1])
     assert tokens_of(decode(packed, "eagle2", seed=4)) == tokens_of(ar[1])
+
+
+def test_int8_is_close_and_rows_do_not_depend_on_company():
+    assert can_quantise() == torch.cpu._is_vnni_supported()
+    torch.manual_seed(0)
+    linear, scale = torch.nn.Linear(96, 80), torch.rand(96) + 0.5
+    whole = Int8Linear(linear, scale)
+    x = torch.randn(2, 12, 96) * torch.logspace(-3, 3, 12)[:, None]
+    with torch.inference_mode():
+        right = linear(x * scale) - linear.bias
+        wrong = (whole(x) - linear.bias - right).norm(dim=-1) / right.norm(dim=-1)
+        assert wrong.max() < 0.02
+        rows = whole(x[0])
+        for n in (1, 2, 3, 5, 8):
+            assert whole(x[0, :n]).equal(rows[:n])
+        assert whole(torch.zeros(1, 96)).equal(linear.bias[None])
+
+
+def test_a_whole_model_decodes_in_int8():
+    """Few tokens, so that no rounding shows: the same image in the lossless modes."""
+    decoder = make_decoder()
+    pack(decoder.target, decoder.drafter, torch.int8)
+    assert any(isinstance(m, Int8Linear) for m in decoder.drafter.modules())
+    ar = tokens_of(decode(decoder, "ar", seed=4))
+    assert tokens_of(decode(decoder, "eagle2", seed=4)) == ar
+    assert len(tokens_of(decode(decoder, "lantern", seed=4))) == len(ar)
+
+
+def test_int8_is_refused_on_a_gpu():
+    with pytest.raises(ValueError, match="int8 is for CPUs"):
+        check_dtype(torch.int8, torch.device("cuda"))

@@ -12,7 +12,7 @@ from PIL import Image
 
 import lantern
 from lantern.__main__ import main
-from lantern.pipeline import BLANK
+from lantern.pipeline import BLANK, Pipeline
 from lantern.trace import DecodeTrace
 
 ROOT = Path(__file__).parent.parent
@@ -145,3 +145,21 @@ def test_shipped_folder_is_small_enough():
     files = [f for f in files if not f.name.startswith("neighbours-")]
     assert sum(f.stat().st_size for f in files) <= 120 * 2**20
     assert max(f.stat().st_size for f in files) <= 60 * 2**20
+
+
+@pytest.mark.parametrize("options", [
+    ["--k", "5000"], ["--delta", "2"], ["--nodes", "0"], ["--rule", "odd"], ["--pick", "last"],
+    ["--temperature", "nan"], ["--tree", "bonsai"], ["--seed", "-1"],
+])  # fmt: skip
+def test_wrong_options_are_answered_before_a_model_is_loaded(options, monkeypatch, capsys):
+    monkeypatch.setattr(Pipeline, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert main(["generate", "a cat", *options]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m lantern models | head -1"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.startswith("emoji-128:") and not done.stderr

@@ -24,7 +24,13 @@ def test_the_sentence_says_what_happened():
     assert f"{traces['lantern'].steps}" in text and "of 16</b> tokens" in text
     assert sentence({"ar": traces["ar"]}) == ""
     ar = traces["ar"]
-    for margin, words in ((1e-5, "a tie within rounding"), (0.5, "rounding does not explain")):
+    for dtype, margin, words in (
+        ("float32", 1e-5, "a tie within rounding"),
+        ("float32", 0.3, "rounding does not explain"),
+        ("bfloat16", 0.3, "a tie within rounding"),
+        ("bfloat16", 2.0, "rounding does not explain"),
+    ):
+        ar.environment["dtype"] = dtype
         token = replace(ar.token_events[4], margin=margin)
         close, other = (replace(ar, events=list(ar.events)) for _ in range(2))
         close.events[4] = replace(ar.events[4], tokens=(token,))

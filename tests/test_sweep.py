@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 from test_app import finish, load_small, params
 
+from app.jobs import DONE, FAILED, STOPPED
 from app.payload import from_data_url
-from app.studio import DONE, FAILED, STOPPED, Studio
+from app.studio import Studio
 from app.sweep import COLUMNS, MAX_IMAGES, numbers, plan_of, run
 from app.tabs.sweep import export_sweep
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 from tiny_decoder import TINY, make_caption, make_decoder
 
+from lantern.__main__ import main
 from lantern.bench import Plan, run_bench
 from lantern.config import DecodeOptions, TreeShape, VQConfig
 from lantern.models.vq import VQModel
 from lantern.pipeline import ModelInfo, Pipeline
+from lantern.profile import report
 from lantern.trace import NodeEvent, StepEvent
 from lantern.tuning import Costs, Rates, Tuner, best_shape
 
@@ -108,6 +110,32 @@ def test_sweep_table(pipeline, capsys):
     run_bench(pipeline, pipeline.options(), [], Plan(("one",), 1, 1), None, sweep="temperature")
     text = capsys.readouterr().out
     assert "| lantern-coupled |" in text and "temperature 1.2 |" in text
+
+
+def test_scaling_table(capsys):
+    arguments = ["--width", "64", "--layers", "1", "--heads", "1", "--nodes", "4"]
+    assert main(["scaling", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n| ") == 7 and "| 1024 | 1143 |" in text
+    assert main(["scaling", "--width", "64", "--heads", "0"]) == 2
+
+
+def test_profile_counts_operations(pipeline, monkeypatch):
+    text = report(pipeline, "one", pipeline.options(), ["ar", "lantern"])
+    ar, lantern = text.split("\n\n")[1:]
+    assert ar.startswith("| ar |") and lantern.startswith("| lantern |")
+    for table in (ar, lantern):
+        rows = [line.split(" | ") for line in table.splitlines()[2:]]
+        shares = [float(row[-1].rstrip(" %|")) for row in rows]
+        assert shares[-1] == 100 and 95 <= sum(shares[:-1]) <= 105
+    monkeypatch.setattr("lantern.profile.SKIPPED", 100)
+    with pytest.raises(ValueError, match="complete after 100 steps"):
+        report(pipeline, "one", pipeline.options(), ["ar"])
+
+
+def test_sweeps_have_their_own_modes(capsys):
+    assert main(["bench", "--sweep", "temperature", "--modes", "ar"]) == 2
+    assert "leave --modes out" in capsys.readouterr().err
 
 
 def test_tree_shape_of_ar_is_left_alone(pipeline):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from test_app import finish, load_small, params
 
-from app.studio import DONE, FAILED, MAX_PER_VISITOR, OUT_OF_MEMORY, STOPPED, QueueFull, Studio
+from app.i18n import say
+from app.jobs import DONE, FAILED, STOPPED, QueueFull
+from app.studio import MAX_PER_VISITOR, Studio
 
 
 @pytest.fixture
@@ -46,9 +48,12 @@ def break_forward(monkeypatch, studio, error, after: int):
 
 ERRORS = {
     "exception": (RuntimeError("a layer broke\nwith details"), "a layer broke. Please"),
-    "gpu memory": (torch.OutOfMemoryError("CUDA out of memory"), OUT_OF_MEMORY),
-    "cpu memory": (RuntimeError("[enforce fail] can't allocate memory: 9 bytes"), OUT_OF_MEMORY),
-    "memory": (MemoryError(), OUT_OF_MEMORY),
+    "gpu memory": (torch.OutOfMemoryError("CUDA out of memory"), say("run.memory")),
+    "cpu memory": (
+        RuntimeError("[enforce fail] can't allocate memory: 9 bytes"),
+        say("run.memory"),
+    ),
+    "memory": (MemoryError(), say("run.memory")),
     "nameless": (RuntimeError(""), "RuntimeError"),
 }
 

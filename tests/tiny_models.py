@@ -5,11 +5,13 @@ them for the real ones; only widths and depths are small.
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
+from lantern import checksums
 from lantern.checkpoints import entry
 from lantern.config import DrafterConfig, ModelConfig, VQConfig
 from lantern.formats import hf_target, original_target, published_drafter, to_published
@@ -53,6 +55,38 @@ def write_stage(root: Path, number: int = 1) -> Path:
     _write_drafter(folder / "drafter", target, kind, "pytorch_model.bin")
     _write_vq(folder / _file(name, "tokenizer"))
     _write_t5(folder / "text")
+    return folder
+
+
+def write_native(root: Path) -> Path:
+    """A model in this repository's own format under the shipped one's name, with its checksums."""
+    folder = root / "emoji-128"
+    config = ModelConfig(
+        vocab_size=VOCAB, width=WIDTH, layers=2, heads=1, mlp_width=MLP, grid=16, prefix=PREFIX,
+        caption_dim=CAPTION, attend_condition=True,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    drafter = DrafterConfig(heads=1, mlp_width=MLP)
+    vq = VQConfig(
+        codebook_size=VOCAB, base_width=32, channel_multipliers=(1, 1), z_channels=32, res_blocks=1,
+        patch_size=4,
+    )  # fmt: skip
+    target = _target(config)
+    for part, values, module in (
+        ("target", config, target),
+        ("drafter", drafter, Drafter(drafter, config)),
+        ("tokenizer", vq, VQModel(vq)),
+    ):
+        (folder / part).mkdir(parents=True)
+        (folder / part / "config.json").write_text(json.dumps(asdict(values)))
+        save_file(module.state_dict(), folder / part / "model.safetensors")
+    (folder / "text").mkdir()
+    _write_bert(folder / "text")
+    defaults = {"k": 20, "delta": 0.2, "temperature": 1.0, "cfg": 2.0, "top_k": 0,
+                "nodes": 4, "depth": 2, "branch": 2}  # fmt: skip
+    info = {"title": "tiny", "defaults": defaults, "examples": ["a red apple", "a cat"]}
+    (folder / "model.json").write_text(json.dumps(info))
+    checksums.write(folder)
     return folder
 
 
@@ -108,9 +142,10 @@ def _write_vq(file: Path) -> None:
     torch.save({"model": vq.state_dict()}, file)
 
 
-def _write_t5(folder: Path) -> None:
+def _write_words(folder: Path) -> int:
+    """A tokenizer of whole words; its size."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
+    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -121,8 +156,27 @@ def _write_t5(folder: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(folder)
+    return len(vocabulary)
+
+
+def _write_t5(folder: Path) -> None:
+    from transformers import T5Config, T5EncoderModel
+
+    words = _write_words(folder)
     torch.manual_seed(3)
     T5EncoderModel(
-        T5Config(vocab_size=len(vocabulary), d_model=CAPTION, d_kv=8, d_ff=32, num_layers=1,
+        T5Config(vocab_size=words, d_model=CAPTION, d_kv=8, d_ff=32, num_layers=1,
                  num_heads=2)
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def _write_bert(folder: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    words = _write_words(folder)
+    torch.manual_seed(4)
+    BertModel(
+        BertConfig(vocab_size=words, hidden_size=CAPTION, num_hidden_layers=1,
+                   num_attention_heads=2, intermediate_size=32, max_position_embeddings=64),
+        add_pooling_layer=False,
     ).save_pretrained(folder)  # fmt: skip

@@ -6,6 +6,9 @@ from driving import FLAGS, chromium_path
 from playwright.sync_api import expect, sync_playwright
 from tiny_models import write_class_model
 
+# Two cores serve app, browser and test: what takes a moment on an idle machine may take ten.
+expect.set_options(timeout=15_000)
+
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory):

@@ -36,6 +36,10 @@ def picture(page, mode: str) -> Image.Image:
 
 
 def serious(page) -> list[str]:
+    """What axe finds. Examples are buttons that Gradio fills a moment after it shows them."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('.gallery-item')].every(b => b.textContent.trim())"
+    )
     violations = Axe().run(page).response["violations"]
     return [
         f"{v['id']}: {v['nodes'][0]['html'][:120]}"

@@ -9,7 +9,11 @@ import pytest
 from driving import choose_model, fits, picture, run, serious
 from playwright.sync_api import expect
 
+from lantern.pipeline import model_info
+
 pytestmark = pytest.mark.browser
+EXAMPLES = model_info("emoji-128").examples
+CFG = f"{model_info('emoji-128').options().cfg:g}"
 
 
 def test_a_visitor_presses_run_and_gets_three_images(page):
@@ -144,6 +148,18 @@ def test_enter_runs_stop_stops_and_says_where(page):
     run(page)
 
 
+def test_everything_that_was_taught_can_be_searched(page):
+    things = page.get_by_label("All it was taught (search)")
+    things.click()
+    things.press_sequentially("doggy")
+    expect(page.get_by_role("listbox").get_by_role("option")).to_have_count(1)
+    things.press("Enter")
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("dog on the grass, 3D style")
+    page.get_by_label("Prompt", exact=True).fill("a bulldozer at night")
+    run(page)
+    expect(page.locator("#lt-sentence")).to_contain_text("nothing in this prompt is one of them")
+
+
 def test_bad_input_is_refused_at_the_control(page):
     page.get_by_label("Prompt").fill("")
     page.locator("#lt-run").click()
@@ -188,10 +204,10 @@ def test_a_class_model_and_back(page):
 
     choose_model(page, "emoji-128")
     expect(page.locator("#lt-image-ar img")).to_have_count(0)
-    expect(page.get_by_label("Prompt")).to_have_value("a red apple on the grass")
+    expect(page.get_by_label("Prompt")).to_have_value(EXAMPLES[0])
     expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.4")
-    page.get_by_role("button", name="penguin in the snow").click()
-    expect(page.get_by_label("Prompt")).to_have_value("penguin in the snow")
+    page.get_by_role("button", name=EXAMPLES[2]).click()
+    expect(page.get_by_label("Prompt")).to_have_value(EXAMPLES[2])
     page.get_by_label("number input for delta (borrowed)").fill("0.1")
     page.get_by_role("button", name="Model defaults").click()
     expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.4")
@@ -209,7 +225,7 @@ def test_an_absent_model_says_how_to_get_it_and_cannot_run(page):
     expect(error).to_contain_text(words, timeout=10_000)
     expect(page.locator("#lt-model-note")).to_be_hidden()  # one sentence is enough
     expect(page.get_by_label("Prompt")).to_have_value("a fox")
-    expect(page.get_by_label("number input for CFG (guidance)")).to_have_value("3")
+    expect(page.get_by_label("number input for CFG (guidance)")).to_have_value(CFG)
     expect(page.locator("#lt-status")).to_contain_text("Ready")
     choose_model(page, "emoji-128")
     expect(error).to_have_count(0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from lantern import formats
 from lantern.acceptance import AcceptanceRule, Exact, Lantern, Multiplicative
 from lantern.config import DecodeOptions, ModelConfig, TreeShape
-from lantern.decode import Decoder, _Request
+from lantern.decode import Decoder, Request
 from lantern.drafting import Drafting
 from lantern.models.drafter import Drafter
 from lantern.models.llamagen import Transformer, left_pad
@@ -107,12 +107,12 @@ def new_request(
     with_drafter: bool = False,
     tree: tuple[int, int, int] = (26, 5, 6),
     **options,
-) -> _Request:
+) -> Request:
     """A request that a test drives pass by pass; greedy AR or EAGLE-2 unless ``options`` differ."""
     mode = "eagle2" if with_drafter else "ar"
     chosen = {"mode": mode, "temperature": 0, "cfg": 3.0, "top_k": 0} | options
     decoder = Decoder(target, drafter()[0] if with_drafter else None)
-    request = _Request(decoder, *condition, DecodeOptions(**chosen, tree=TreeShape(*tree)))
+    request = Request(decoder, *condition, DecodeOptions(**chosen, tree=TreeShape(*tree)))
     if with_drafter:
         noise = torch.zeros(target.config.image_tokens, target.config.vocab_size)
         request.draft = Drafting(
@@ -122,7 +122,7 @@ def new_request(
 
 
 @torch.inference_mode()
-def feed(request: _Request, tokens: list[int]) -> Tensor:
+def feed(request: Request, tokens: list[int]) -> Tensor:
     """Commit image tokens one pass at a time; their hidden states [2, n, W]."""
     rows = []
     for token in tokens:

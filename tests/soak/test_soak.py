@@ -3,17 +3,17 @@
 from soak import cases, soak, to_markdown
 from tiny_models import write_class_model
 
-SECONDS = 12
+SECONDS = 6
 
 
 def test_visitors_of_all_kinds_disturb_nobody(tmp_path, monkeypatch):
     write_class_model(tmp_path, "llamagen-b-256", drafter=True)
     monkeypatch.setenv("LANTERN_MODELS", str(tmp_path))
-    runs = cases("llamagen-b-256", ["macaw", "goldfish", "volcano", "teapot"])
-    figures = soak(runs, SECONDS, 8, seed=1, LANTERN_MODEL="llamagen-b-256")
+    runs = cases("llamagen-b-256", ["macaw", "goldfish"])
+    figures = soak(runs, SECONDS, 3, seed=1, LANTERN_MODEL="llamagen-b-256")
     print(to_markdown(figures, "a tiny model"))
     assert not figures["wrong"]
-    assert figures["outcomes"]["finished, equal to a run alone"] >= 3
+    assert figures["outcomes"]["finished, equal to a run alone"] >= 1
     assert figures["outcomes"]["refused: line full"] >= 1
     memory = figures["memory MiB"]
     assert memory["last"] - memory["settled"] < 200
