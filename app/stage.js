@@ -30,4 +30,5 @@
     else return;
     event.preventDefault();
   });
+  document.documentElement.dataset.lanternKeys = "ready"; // whoever drives the page can wait for it
 }

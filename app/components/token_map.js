@@ -12,6 +12,7 @@ const LAYERS = ["kind", "length", "mass", "rank", "distance", "p", "entropy", "d
 const COLOURS = ["#fde68a", "#fbbf24", "#f59e0b", "#ea580c", "#c2410c"];
 const asker = (window.lanternAsker ||= Math.random().toString(36).slice(2));
 let run = null; // the payload
+let loaded = null; // its text
 let lane = null; // the lane on show: columns, picture, values of layers by name
 let marked = []; // positions of the pass on show
 let chosen = -1;
@@ -240,7 +241,10 @@ function laneChoice(data, first) {
 }
 
 function load() {
-  run = props.value && props.value.lanes ? JSON.parse(JSON.stringify(props.value)) : null;
+  const text = props.value && props.value.lanes ? JSON.stringify(props.value) : "";
+  if (text === loaded) return; // Gradio may tell of one value twice, and a replay should not stop for that
+  loaded = text;
+  run = text ? JSON.parse(text) : null;
   const lanes = run ? run.lanes.map(prepare) : [];
   const first = lanes.find((data) => data.mode === "lantern") || lanes[lanes.length - 1] || null;
   lanesBox.hidden = lanes.length < 2;
