@@ -134,7 +134,7 @@ function play(wanted) {
 // One pass of the lane that is next to finish one.
 function step(direction) {
   play(false);
-  if (byPass()) clock = Math.min(end(), Math.max(0, Math.round(clock) + direction));
+  if (byPass()) clock = Math.min(end(), Math.max(0, direction > 0 ? Math.floor(clock + 1e-9) + 1 : Math.ceil(clock - 1e-9) - 1));
   else {
     const all = lanes.flatMap((lane) => lane.times);
     const ahead = direction > 0 ? all.filter((t) => t > clock + 1e-9) : all.filter((t) => t < clock - 1e-9);
