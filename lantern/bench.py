@@ -79,7 +79,7 @@ def run_bench(
         print(sweep_tables(runs) if sweep == "relaxation" else temperature_table(runs))
     else:
         streaming = streaming_seconds(pipeline.decoder.target, pipeline.dtype)
-        print(tables(runs, options.to_dict(), costs, streaming))
+        print(tables(runs, costs, streaming))
     if file:
         content = {"options": options.to_dict(), "costs": costs, "runs": runs}
         file.write_text(json.dumps(content, indent=1) + "\n")

@@ -12,12 +12,10 @@ STABILITY = (1, 2, 5, 10, 20, 50, 100)
 RESAMPLES = 200
 
 
-def tables(
-    runs: list[dict], options: dict, costs: dict | None, streaming: float | None = None
-) -> str:
+def tables(runs: list[dict], costs: dict | None, streaming: float | None = None) -> str:
     """Everything about a bench: setting, results, where the time goes, accepted lengths, cost of
     verification by tree size, stability. ``streaming``: seconds of copying the target's weights."""
-    parts = [_setting(runs, options), _results(runs), _phases(runs), _shares(runs, streaming)]
+    parts = [_setting(runs), _results(runs), _phases(runs), _shares(runs, streaming)]
     parts.append(_lengths(runs))
     if costs:
         parts.append(_costs(costs))
@@ -27,7 +25,7 @@ def tables(
 
 def sweep_tables(runs: list[dict]) -> str:
     """Speed-up over AR, mean accepted length and relaxed share over k and delta."""
-    parts = [_setting(runs, runs[0])]
+    parts = [_setting(runs)]
     groups = _by_variant(runs)
     for temperature in sorted({r["temperature"] for r in runs}):
         mine = {v: g for v, g in groups.items() if g[0]["temperature"] == temperature}
@@ -61,7 +59,7 @@ def temperature_table(runs: list[dict]) -> str:
     for mode in dict.fromkeys(r["mode"] for r in runs if r["mode"] != "ar"):
         cells = [_cell(groups[f"{mode}/{t:g}"], _keyed(groups[f"ar/{t:g}"])) for t in temperatures]
         lines.append(f"| {mode} | " + " | ".join(cells) + " |")
-    return _setting(runs, runs[0]) + "\n\n" + "\n".join(lines)
+    return _setting(runs) + "\n\n" + "\n".join(lines)
 
 
 def _cell(group: list[dict], baseline: dict) -> str:
@@ -71,13 +69,20 @@ def _cell(group: list[dict], baseline: dict) -> str:
     return f"{ratio:.2f}x / {length:.2f} / {100 * share:.0f} %"
 
 
-def _setting(runs: list[dict], options: dict) -> str:
+def _setting(runs: list[dict]) -> str:
+    """The machine, and the options with every value they had; k and delta of relaxing modes."""
     where = runs[0]["environment"]
+    relaxing = [r for r in runs if r["mode"].startswith("lantern")] or runs
+    values = {
+        name: ", ".join(f"{v:g}" for v in sorted({r[name] for r in group}))
+        for name, group in [("k", relaxing), ("delta", relaxing)]
+        + [(name, runs) for name in ("temperature", "cfg", "top_k")]
+    }
     return (
         f"{runs[0]['model']} on {where['hardware']} ({where['device']}, {where['threads']} "
-        f"threads, {where['dtype']}, torch {where['torch']}); {len(runs)} runs; k {options['k']}, "
-        f"delta {options['delta']}, temperature {options['temperature']}, CFG {options['cfg']}, "
-        f"top-k {options['top_k']}; peak memory {peak_memory(where['device']):.2f} GiB."
+        f"threads, {where['dtype']}, torch {where['torch']}); {len(runs)} runs; k {values['k']}; "
+        f"delta {values['delta']}; temperature {values['temperature']}; CFG {values['cfg']}; "
+        f"top-k {values['top_k']}; peak memory {peak_memory(where['device']):.2f} GiB."
     )
 
 

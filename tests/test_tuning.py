@@ -107,6 +107,7 @@ def test_sweep_table(pipeline, capsys):
     text = capsys.readouterr().out
     assert "| k | delta 0.05 | delta 0.1 | delta 0.2 | delta 0.4 |" in text
     assert text.count("\n| 1000 |") == 2  # one row for each temperature
+    assert "k 100, 300, 1000; delta 0.05, 0.1, 0.2, 0.4; temperature 0, 1;" in text
     run_bench(pipeline, pipeline.options(), [], Plan(("one",), 1, 1), None, sweep="temperature")
     text = capsys.readouterr().out
     assert "| lantern-coupled |" in text and "temperature 1.2 |" in text
