@@ -16,7 +16,7 @@ from lantern.training.art import STYLES, Art, Concept, read_concepts
 from lantern.training.curves import write_report
 from lantern.training.distribution import frechet_distance, precision_recall
 from lantern.training.loop import Budget, Optimisation, Run
-from lantern.training.shards import Shard, Shards
+from lantern.training.shards import Shard, Shards, make_shard
 from lantern.training.tokenizer import psnr, spherical_kmeans, to_tensor
 
 FAST = Optimisation(lr=5e-2, warmup=5, report_every=5, ema=0.9)
@@ -156,6 +156,64 @@ def test_shards_are_made_once_and_walked_in_turn(tmp_path):
     batch = shards.get(0).batch(torch.tensor([3, 5]), TINY.prefix)
     assert batch.tokens.shape == (2, 16) and batch.valid.sum(1).tolist() == [2, 2]
     assert not batch.captions[:, :-2].any() and batch.captions[:, -2:].any()
+
+
+def test_shards_say_what_is_drawn_and_where(art):
+    class OneColour:
+        """Stands for a tokenizer: 4 x 4 tokens."""
+
+        def encode(self, images):
+            return torch.zeros(len(images), 4, 4)
+
+    class Words:
+        def encode(self, captions):
+            return [torch.zeros(len(caption.split()), 8) for caption in captions]
+
+    concepts = [Concept("plate", "plate"), Concept("disc", "disc")]
+    middle = data.Jitter(64, 64, 0, 1, False)
+    shard = make_shard(art, concepts, OneColour(), Words(), 40, 3, middle)
+    batch = shard.batch(torch.arange(40), 24)
+    assert set(batch.labels.tolist()) == {2, 3}  # the disc in either style
+    cells = batch.drawn.view(-1, 4, 4)
+    assert cells[:, 1:3, 1:3].all() and cells.sum((1, 2)).eq(4).all()
+
+
+def test_tokens_beside_the_drawing_weigh_less():
+    torch.manual_seed(0)
+    model, batch = Transformer(TINY), tiny_shard(4).batch(torch.arange(4), TINY.prefix)
+    assert batch.drawn.all()
+    batch.tokens.random_(TINY.vocab_size)
+    whole = target.next_token_loss(model, batch)
+    batch.drawn[:, 4:] = False
+    assert target.next_token_loss(model, batch) == whole
+    drawn = target.next_token_loss(model, batch, 0.0)
+    batch.drawn.logical_not_()
+    beside = target.next_token_loss(model, batch, 0.0)
+    batch.drawn.logical_not_()
+    share = 4 / TINY.image_tokens
+    torch.testing.assert_close(whole, share * drawn + (1 - share) * beside)
+    light = target.next_token_loss(model, batch, 0.5)
+    weights = torch.tensor([share, 0.5 * (1 - share)])
+    torch.testing.assert_close(light, (drawn * weights[0] + beside * weights[1]) / weights.sum())
+
+
+def test_the_reader_learns_to_name_drawings():
+    torch.manual_seed(0)
+    model, shard = Transformer(TINY), tiny_shard(32)
+    shard.labels = shard.tokens[:, 0].clone()
+    reader = target.DrawingReader(model, 8)
+    steps = torch.optim.Adam([*model.parameters(), *reader.parameters()], 1e-2)
+    losses = []
+    for _ in range(40):
+        batch = shard.batch(torch.arange(32), TINY.prefix)
+        target.next_token_loss(model, batch)
+        losses.append(reader(batch.labels))
+        steps.zero_grad()
+        losses[-1].backward()
+        steps.step()
+    assert losses[-1] < 0.3 * losses[0]
+    target.next_token_loss(model, batch)
+    assert reader(torch.full((32,), -1)) == 0
 
 
 def test_target_and_drafter_learn(tmp_path):

@@ -36,7 +36,7 @@ def add_commands(commands) -> None:
     _data_options(p)
     p.add_argument(
         "--no-reader", dest="reader", action="store_false",
-        help="train without the auxiliary loss that asks every position for the concept",
+        help="train without the auxiliary loss that asks every position for the drawing",
     )  # fmt: skip
     p.add_argument("--compile", action="store_true", help="compile the loss; faster updates")
     p.set_defaults(run=train_target)
@@ -169,7 +169,7 @@ def _jitter(args):
 def _shards(args, art):
     """Training shards on demand and the held-out shard (unseen pairs)."""
     from lantern.models.text import TextEncoder
-    from lantern.training.art import read_concepts
+    from lantern.training.art import STYLES, read_concepts
     from lantern.training.data import GRAIN
     from lantern.training.shards import Shards, fingerprint, make_shard
     from lantern.training.target import EMOJI_TARGET
@@ -191,6 +191,7 @@ def _shards(args, art):
         args.seed,
         args.shard_size,
         [concept.label for concept in concepts],
+        STYLES,
     )
     shards = Shards(
         folder,
@@ -209,7 +210,7 @@ def _shards(args, art):
 
 def train_target(args) -> None:
     from lantern.training import target
-    from lantern.training.art import read_concepts
+    from lantern.training.art import STYLES, read_concepts
 
     if args.batch < 1:
         raise ValueError(f"--batch {args.batch} must be at least 1.")
@@ -218,7 +219,7 @@ def train_target(args) -> None:
     target.train_target(
         shards, held_out, args.folder, args.model_dir / "target", budget,
         batch_size=args.batch, lr=args.lr, seed=args.seed, init=args.init,
-        concepts=len(read_concepts(core_only=args.core)) if args.reader else 0,
+        drawings=len(read_concepts(core_only=args.core)) * len(STYLES) if args.reader else 0,
         compiled=args.compile,
     )  # fmt: skip
 

@@ -78,6 +78,11 @@ def is_held_out(concept: str, background: str) -> bool:
 
 def render(art: Art, spec: SceneSpec) -> np.ndarray:
     """Draw the scene: uint8 [128, 128, 3]."""
+    return render_with_cover(art, spec)[0]
+
+
+def render_with_cover(art: Art, spec: SceneSpec) -> tuple[np.ndarray, np.ndarray]:
+    """The scene, uint8 [128, 128, 3], and how opaque the drawing is there, uint8 [128, 128]."""
     rng = np.random.default_rng(spec.seed)
     canvas = Image.fromarray(background(spec.background, rng))
     side = int(rng.integers(spec.jitter.smallest, spec.jitter.largest + 1))
@@ -91,7 +96,9 @@ def render(art: Art, spec: SceneSpec) -> np.ndarray:
         int(np.clip(free / 2 + step * rng.integers(-most, most + 1), 0, free)) for _ in range(2)
     )
     canvas.paste(drawing, (x, y), drawing)
-    return np.asarray(canvas)
+    cover = Image.new("L", canvas.size)
+    cover.paste(drawing.getchannel("A"), (x, y))
+    return np.asarray(canvas), np.asarray(cover)
 
 
 def background(name: str, rng: np.random.Generator) -> np.ndarray:

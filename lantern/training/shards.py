@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel
 from lantern.training import data
-from lantern.training.art import Art, Concept
+from lantern.training.art import STYLES, Art, Concept
 from lantern.training.loop import autocast
 from lantern.training.tokenizer import to_tensor
 
@@ -28,12 +29,14 @@ from lantern.training.tokenizer import to_tensor
 @dataclass
 class Batch:
     """tokens int64 [B, T]; captions [B, P, d] left-padded with zeros, or class ids int64 [B, 1];
-    valid bool [B, P]; labels int64 [B], the concept drawn, -1 where unknown."""
+    valid bool [B, P]; labels int64 [B], the drawing (concept and style), -1 where unknown; drawn
+    bool [B, T], the tokens that the drawing touches, all where unknown."""
 
     tokens: Tensor
     captions: Tensor
     valid: Tensor
     labels: Tensor
+    drawn: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
         return Batch(*(value.to(device) for value in vars(self).values()))
@@ -42,16 +45,20 @@ class Batch:
 @dataclass
 class Shard:
     """tokens int16 [N, T]; caption vectors of all samples end to end, fp16 [sum n, d], or class
-    ids int32 [N], with ``offsets`` int32 [N + 1]; labels int16 [N], -1 where unknown."""
+    ids int32 [N], with ``offsets`` int32 [N + 1]; labels int16 [N] and drawn bool [N, T] as in
+    ``Batch``."""
 
     tokens: Tensor
     vectors: Tensor
     offsets: Tensor
     labels: Tensor | None = None
+    drawn: Tensor | None = None
 
     def __post_init__(self):
         if self.labels is None:
             self.labels = torch.full((len(self.tokens),), -1, dtype=torch.int16)
+        if self.drawn is None:
+            self.drawn = torch.ones_like(self.tokens, dtype=torch.bool)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -64,16 +71,16 @@ class Shard:
             start, end = int(self.offsets[i]), int(self.offsets[i + 1])
             captions[row, prefix - (end - start) :] = self.vectors[start:end]
             valid[row, prefix - (end - start) :] = True
-        return Batch(self.tokens[index].long(), captions, valid, self.labels[index].long())
+        labels, drawn = self.labels[index].long(), self.drawn[index]
+        return Batch(self.tokens[index].long(), captions, valid, labels, drawn)
 
     @classmethod
-    def join(
-        cls, tokens: list[Tensor], captions: list[Tensor], labels: list[int] | None = None
-    ) -> Shard:
-        """From tokens [n, T] of any integer type and one caption a sample (``encode_captions``)."""
+    def join(cls, tokens: list[Tensor], captions: list[Tensor], **known: Tensor) -> Shard:
+        """From tokens [n, T] of any integer type and one caption a sample (``encode_captions``);
+        ``known``: labels, drawn."""
         lengths = torch.tensor([0] + [len(caption) for caption in captions])
-        numbers = None if labels is None else torch.tensor(labels, dtype=torch.int16)
-        return cls(torch.cat(tokens).short(), torch.cat(captions), lengths.cumsum(0).int(), numbers)
+        offsets = lengths.cumsum(0).int()
+        return cls(torch.cat(tokens).short(), torch.cat(captions), offsets, **known)
 
 
 def encode_captions(text: TextEncoder | ClassNames, captions: list[str]) -> list[Tensor]:
@@ -93,24 +100,28 @@ def make_shard(
     jitter: data.Jitter,
     held_out: bool = False,
 ) -> Shard:
-    """Render and encode ``count`` samples; ``held_out`` draws only held-out pairs. Labels are
-    places in ``concepts``."""
+    """Render and encode ``count`` samples; ``held_out`` draws only held-out pairs. A label is the
+    place in ``concepts`` times the number of styles, plus the style's."""
     rng = np.random.default_rng(seed)
     place = {concept.label: i for i, concept in enumerate(concepts)}
-    tokens, vectors, labels = [], [], []
+    tokens, vectors, labels, drawn = [], [], [], []
     for start in range(0, count, 32):
         images, captions = [], []
         for _ in range(min(32, count - start)):
             spec, concept, style = data.sample_spec(
                 art, concepts, rng, jitter=jitter, held_out_pairs=held_out
             )
-            images.append(data.render(art, spec))
+            image, cover = data.render_with_cover(art, spec)
+            images.append(image)
+            drawn.append(torch.from_numpy(cover > 0))
             captions.append(data.sample_caption(concept, spec.background, style, rng))
-            labels.append(place[concept.label])
+            labels.append(place[concept.label] * len(STYLES) + STYLES.index(style))
         with torch.inference_mode(), autocast(torch.device("cpu")):
             tokens.append(vq.encode(to_tensor(images)).flatten(1))
         vectors.extend(encode_captions(text, captions))
-    return Shard.join(tokens, vectors, labels)
+    side = int(tokens[0].shape[1] ** 0.5)
+    cells = F.adaptive_max_pool2d(torch.stack(drawn)[:, None].half(), side).bool().flatten(1)
+    return Shard.join(tokens, vectors, labels=torch.tensor(labels, dtype=torch.int16), drawn=cells)
 
 
 def fingerprint(*values) -> str:

@@ -28,7 +28,9 @@ EMOJI_TARGET = ModelConfig(
     padded_rows="self",
 )
 CAPTION_DROP = 0.1
-# The layer whose output the concept reader looks at, and the weight of its loss.
+# Tokens beside the drawing weigh this much: their loss is mostly noise that nobody can predict.
+BACKGROUND_WEIGHT = 0.3
+# The layer whose output the drawing reader looks at, and the weight of its loss.
 READ_LAYER = 4
 READ_WEIGHT = 0.2
 
@@ -73,25 +75,31 @@ def forward_tokens(model: Transformer, captions: Tensor, valid: Tensor, tokens: 
     return model(x, slice(0, x.shape[1]), mask)
 
 
-def next_token_loss(model: Transformer, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats over all image tokens."""
+def next_token_loss(model: Transformer, batch: Batch, background: float = 1.0) -> Tensor:
+    """Mean cross-entropy in nats over all image tokens; those beside the drawing weigh
+    ``background``."""
     hidden = forward_tokens(model, batch.captions, batch.valid, batch.tokens)
     logits = model.head(hidden[:, model.config.prefix - 1 :])
-    return F.cross_entropy(logits.flatten(0, 1).float(), batch.tokens.flatten())
+    losses = F.cross_entropy(
+        logits.flatten(0, 1).float(), batch.tokens.flatten(), reduction="none"
+    ).view_as(batch.tokens)
+    weights = torch.where(batch.drawn, 1.0, background)
+    return (losses * weights).sum() / weights.sum()
 
 
-class ConceptReader(nn.Module):
-    """Training aid: a linear reader of the concept on the output of a middle layer of ``model``.
+class DrawingReader(nn.Module):
+    """Training aid: a linear reader of concept and style on the output of a middle layer of
+    ``model``.
 
-    Captions name concepts in a few word pieces among others, and next-token losses alone bind them
-    to what is drawn very late (docs/log.md). Asking every position of an image for the concept
+    Captions name them in a few word pieces among others, and next-token losses alone bind these
+    to what is drawn very late (docs/log.md). Asking every position of an image for the drawing
     makes the lower layers fetch it from the caption; it is not part of the model.
     """
 
-    def __init__(self, model: Transformer, concepts: int, layer: int = READ_LAYER):
+    def __init__(self, model: Transformer, drawings: int, layer: int = READ_LAYER):
         super().__init__()
         self.norm = nn.RMSNorm(model.config.width, model.config.norm_eps)
-        self.head = nn.Linear(model.config.width, concepts)
+        self.head = nn.Linear(model.config.width, drawings)
         self.first = model.config.prefix - 1
         self.seen: Tensor | None = None
         model.layers[min(layer, model.config.layers - 1)].register_forward_hook(self._keep)
@@ -100,7 +108,7 @@ class ConceptReader(nn.Module):
         self.seen = output if torch.is_grad_enabled() else None
 
     def forward(self, labels: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of the concept over the positions of the last forward pass;
+        """Mean cross-entropy in nats of the drawing over the positions of the last forward pass;
         labels int64 [B], -1 for rows to leave out."""
         logits = self.head(self.norm(self.seen[:, self.first :]))
         self.seen = None
@@ -123,11 +131,11 @@ def train_target(
     lr: float = 1.2e-3,
     seed: int = 0,
     init: Path | None = None,
-    concepts: int = 0,
+    drawings: int = 0,
     compiled: bool = False,
 ) -> None:
-    """Train (or resume) in ``folder``; ``init`` starts from exported weights. With ``concepts``,
-    the number of labels in the shards, a ConceptReader helps. ``compiled`` takes a minute to start
+    """Train (or resume) in ``folder``; ``init`` starts from exported weights. With ``drawings``,
+    the number of labels in the shards, a DrawingReader helps. ``compiled`` takes a minute to start
     and needs a C++ compiler on a CPU; updates then take a third less time (docs/log.md)."""
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -135,7 +143,7 @@ def train_target(
     initialise(model)
     if init:
         load_weights(model, init / "model.safetensors")
-    reader = ConceptReader(model, concepts).to(device) if concepts else None
+    reader = DrawingReader(model, drawings).to(device) if drawings else None
     run = Run(
         folder,
         model,
@@ -148,16 +156,17 @@ def train_target(
 
     def report(values: dict) -> None:
         if run.step % 200 == 0:
+            batches = [
+                held_out.batch(i, prefix).to(device) for i in torch.arange(len(held_out)).split(16)
+            ]
             with run.averaged(), torch.no_grad(), autocast(device):
-                losses = [
-                    next_token_loss(model, held_out.batch(i, prefix).to(device))
-                    for i in torch.arange(len(held_out)).split(16)
-                ]
-            values["held_out"] = round(float(torch.stack(losses).mean()), 4)
+                for name, weight in (("held_out", 1.0), ("held_out_drawn", 0.0)):
+                    losses = [next_token_loss(model, batch, weight) for batch in batches]
+                    values[name] = round(float(torch.stack(losses).mean()), 4)
             run.export(out, model.config)
 
     def losses(batch: Batch) -> tuple[Tensor, Tensor]:
-        loss = next_token_loss(model, batch)
+        loss = next_token_loss(model, batch, BACKGROUND_WEIGHT)
         return loss, reader(batch.labels) if reader else loss.new_zeros(())
 
     if compiled:
@@ -167,5 +176,5 @@ def train_target(
         batch = drop_captions(model, batch, CAPTION_DROP)
         with autocast(device):
             loss, reading = losses(batch)
-        run.update(loss + READ_WEIGHT * reading, tokens=loss.detach(), concept=reading.detach())
+        run.update(loss + READ_WEIGHT * reading, tokens=loss.detach(), drawing=reading.detach())
     run.export(out, model.config)
