@@ -62,7 +62,7 @@ def add_commands(commands) -> None:
     _common(p)
 
     for name, run, text in (
-        ("choose-defaults", choose_defaults, "judge pictures over CFG, temperature and top-k"),
+        ("choose-defaults", choose_defaults, "judge pictures over CFG, temperature and top-p"),
         ("compare-rules", compare_rules, "tokens per pass and distance to AR by acceptance rule"),
     ):
         p = add(name, help=text)

@@ -1,4 +1,4 @@
-"""python -m lantern choose-defaults: CFG and temperature by what the judge sees in the pictures.
+"""python -m lantern choose-defaults: CFG, temperature, top-p by what the judge sees in pictures.
 
 The target draws the held-out captions in batches, in AR mode; the modes differ from it only by
 what relaxation costs, which ``evaluate`` measures.
@@ -20,7 +20,7 @@ from lantern.training.sampling import sample_shard, sampling_copy
 
 CFGS = (2.0, 3.0)
 TEMPERATURES = (0.6, 0.8, 1.0)
-TOP_KS = (100,)
+TOP_PS = (1.0, 0.9, 0.8)
 
 
 def choose_defaults(
@@ -38,15 +38,15 @@ def choose_defaults(
     lines = [
         f"{len(items)} images each.",
         "",
-        "| CFG | temperature | top-k | concept top-1 / top-5 | style | background | Frechet | "
+        "| CFG | temperature | top-p | concept top-1 / top-5 | style | background | Frechet | "
         "precision | recall |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for cfg in CFGS:
         for temperature in TEMPERATURES:
-            for top_k in TOP_KS:
+            for top_p in TOP_PS:
                 options = replace(
-                    pipeline.options(), mode="ar", cfg=cfg, temperature=temperature, top_k=top_k
+                    pipeline.options(), mode="ar", cfg=cfg, temperature=temperature, top_p=top_p
                 )
                 tokens = sample_shard(target, text, items, options, batch).tokens.long()
                 grid = tokens.view(-1, pipeline.grid, pipeline.grid)
@@ -54,7 +54,7 @@ def choose_defaults(
                     images = torch.cat([pipeline.vq.decode(part) for part in grid.split(16)])
                 f = examiner.figures(images.clamp(-1, 1), labels)
                 lines.append(
-                    f"| {cfg:g} | {temperature:g} | {top_k or 'off'} | {f['concept_top1']:.0%} / "
+                    f"| {cfg:g} | {temperature:g} | {top_p:g} | {f['concept_top1']:.0%} / "
                     f"{f['concept_top5']:.0%} | {f['style']:.0%} | {f['background']:.0%} | "
                     f"{f['frechet']:.1f} | {f['precision']:.2f} | {f['recall']:.2f} |"
                 )
