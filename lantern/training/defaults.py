@@ -19,8 +19,8 @@ from lantern.training.evaluate import Examiner
 from lantern.training.sampling import sample_shard, sampling_copy
 
 CFGS = (2.0, 3.0)
-TEMPERATURES = (0.6, 0.8, 1.0)
-TOP_PS = (1.0, 0.9, 0.8)
+TEMPERATURES = (0.8, 1.0)
+TOP_PS = (1.0, 0.9)
 
 
 def choose_defaults(
