@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_decoder import TINY, decode, make_caption, make_decoder, tokens_of
 
+from lantern import runtime
 from lantern.config import ModelConfig, VQConfig
 from lantern.models.llamagen import left_pad, prefix_mask, rotary_table, rotate
 from lantern.models.vq import VQModel, to_uint8
@@ -150,6 +151,8 @@ def test_packing_a_model_keeps_its_results():
 
 def test_int8_is_close_and_rows_do_not_depend_on_company():
     assert can_quantise() == torch.cpu._is_vnni_supported()
+    # Without integer dot products sums of two products saturate: too rough, hence the refusal.
+    nearness = 0.02 if can_quantise() else 0.3
     torch.manual_seed(0)
     linear, scale = torch.nn.Linear(96, 80), torch.rand(96) + 0.5
     whole = Int8Linear(linear, scale)
@@ -157,21 +160,32 @@ def test_int8_is_close_and_rows_do_not_depend_on_company():
     with torch.inference_mode():
         right = linear(x * scale) - linear.bias
         wrong = (whole(x) - linear.bias - right).norm(dim=-1) / right.norm(dim=-1)
-        assert wrong.max() < 0.02
+        assert wrong.max() < nearness
         rows = whole(x[0])
         for n in (1, 2, 3, 5, 8):
             assert whole(x[0, :n]).equal(rows[:n])
         assert whole(torch.zeros(1, 96)).equal(linear.bias[None])
 
 
-def test_a_whole_model_decodes_in_int8():
+def test_a_whole_model_decodes_in_int8(monkeypatch):
     """Few tokens, so that no rounding shows: the same image in the lossless modes."""
+    monkeypatch.setattr(runtime, "can_quantise", lambda: True)
     decoder = make_decoder()
     pack(decoder.target, decoder.drafter, torch.int8)
     assert any(isinstance(m, Int8Linear) for m in decoder.drafter.modules())
     ar = tokens_of(decode(decoder, "ar", seed=4))
     assert tokens_of(decode(decoder, "eagle2", seed=4)) == ar
     assert len(tokens_of(decode(decoder, "lantern", seed=4))) == len(ar)
+
+
+def test_without_integer_dot_products_drafts_are_floats_and_int8_is_refused(monkeypatch):
+    monkeypatch.setattr(runtime, "can_quantise", lambda: False)
+    decoder = make_decoder()
+    pack(decoder.target, decoder.drafter)
+    assert not any(isinstance(m, Int8Linear) for m in decoder.drafter.modules())
+    assert len(tokens_of(decode(decoder, "eagle2", seed=4))) == decoder.target.config.image_tokens
+    with pytest.raises(ValueError, match="VNNI"):
+        check_dtype(torch.int8, torch.device("cpu"))
 
 
 def test_int8_is_refused_on_a_gpu():
