@@ -4,16 +4,17 @@ import pytest
 from app_process import serve
 from driving import FLAGS, chromium_path
 from playwright.sync_api import expect, sync_playwright
-from tiny_models import write_class_model
+from tiny_models import write_class_model, write_light
 
-# Two cores serve app, browser and test: what takes a moment on an idle machine may take ten.
-expect.set_options(timeout=15_000)
+# Two cores serve app, browser and test: what takes a moment on an idle machine may take a minute.
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory):
     models = tmp_path_factory.mktemp("models")
     write_class_model(models, "llamagen-b-256")
+    write_light(models)
     with serve(LANTERN_MODELS=str(models)) as (address, _):
         yield address
 
