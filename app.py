@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from functools import partial
@@ -24,7 +25,7 @@ def main() -> int:
     """Load the first model, serve until interrupted or terminated."""
     parser = argparse.ArgumentParser(prog="app.py", description=__doc__)
     parser.add_argument("--host", help="address to listen at, 0.0.0.0 for every one")
-    parser.add_argument("--port", type=int, help="default: 7860, or the next free one")
+    parser.add_argument("--port", type=_port, help="default: 7860, or the next free one")
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "int8"),
         help="default: bf16 on a GPU, else fp32; int8: faster on a CPU, images change a little",
@@ -47,9 +48,34 @@ def main() -> int:
     return 0
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _check_free(host: str | None, port: int) -> None:
+    """OSError with a sentence if somebody listens there; asked before the seconds of loading."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host or "127.0.0.1", port))
+        except OSError as error:
+            raise OSError(
+                f"cannot listen at port {port} ({error.strerror}); choose another with --port."
+            ) from None
+
+
 def _serve(given: argparse.Namespace) -> None:
+    if given.port:
+        _check_free(given.host, given.port)
     if os.environ.get("SPACES_ZERO_GPU"):
         import spaces  # noqa: F401  # before torch, whose CUDA it stands in for
+
+    from lantern.checkpoints import entry
+
+    model = os.environ.get("LANTERN_MODEL") or "emoji-128"
+    entry(model)  # an unknown name is said before the slower half is imported
 
     from app import zerogpu
     from app.studio import Studio
@@ -57,7 +83,6 @@ def _serve(given: argparse.Namespace) -> None:
     from lantern.pipeline import Pipeline
     from lantern.runtime import pick_device, pick_dtype, set_threads
 
-    model = os.environ.get("LANTERN_MODEL") or "emoji-128"
     if zerogpu.active():
         studio = zerogpu.studio(model)
     else:

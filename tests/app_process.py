@@ -19,7 +19,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(seconds: float = 120, script: str = "app.py", **environment: str):
+def serve(seconds: float = 300, script: str = "app.py", **environment: str):
     """Start app.py, or a script around it, with additional environment variables and wait until it
     answers: (address, process). Ended, if need be by force, on leaving."""
     port = free_port()
@@ -36,7 +36,7 @@ def serve(seconds: float = 120, script: str = "app.py", **environment: str):
             assert process.poll() is None, "app.py ended"
             assert time.monotonic() < end, "app.py did not answer"
             try:
-                assert urllib.request.urlopen(address, timeout=5).status == 200
+                assert urllib.request.urlopen(address, timeout=30).status == 200
                 break
             except OSError:
                 time.sleep(0.2)

@@ -6,6 +6,9 @@ from tiny_decoder import make_decoder
 
 from lantern.decode import Decoder
 
+# Tiny matrices gain nothing from a second core, which the browser tests need meanwhile.
+torch.set_num_threads(1)
+
 
 def pytest_collection_modifyitems(config, items):
     """Tests of CUDA graphs are for machines with a GPU; their logic is tested without one."""

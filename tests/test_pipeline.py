@@ -124,7 +124,7 @@ def test_readme_example_runs(tmp_path):
     assert len(example.strip().splitlines()) <= 6
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     assert any(file.suffix == ".png" for file in tmp_path.iterdir())

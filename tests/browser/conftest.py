@@ -6,8 +6,8 @@ from driving import FLAGS, chromium_path
 from playwright.sync_api import expect, sync_playwright
 from tiny_models import write_class_model, write_light
 
-# Two cores serve app, browser and test: what takes a moment on an idle machine may take a minute.
-expect.set_options(timeout=60_000)
+# Two cores serve app, browser and test: what takes a moment on an idle machine may take minutes.
+expect.set_options(timeout=180_000)
 
 
 @pytest.fixture(scope="session")

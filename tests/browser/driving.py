@@ -22,7 +22,7 @@ def chromium_path() -> str:
 
 def run(page):
     page.locator("#lt-run").click()
-    expect(page.locator("#lt-status .done")).to_be_visible(timeout=120_000)
+    expect(page.locator("#lt-status .done")).to_be_visible(timeout=400_000)
 
 
 def choose_model(page, label: str):
@@ -51,5 +51,5 @@ def serious(page) -> list[str]:
 def fits(page, width: int):
     """Nothing sticks out to the right, once Gradio has folded its row of tabs."""
     page.wait_for_function(
-        "width => document.documentElement.scrollWidth <= width", arg=width, timeout=5_000
+        "width => document.documentElement.scrollWidth <= width", arg=width, timeout=20_000
     )

@@ -99,12 +99,12 @@ def test_a_closed_tab_ends_its_run(browser, page, address):
     other.goto(address)
     expect(other.locator("#lt-status")).to_contain_text("Ready")
     other.locator("#lt-run").click()
-    expect(other.locator("#lt-status")).to_contain_text("is drawing", timeout=20_000)
+    expect(other.locator("#lt-status")).to_contain_text("is drawing")
     other.close()
     page.locator("#lt-run").click()
-    expect(page.locator("#lt-status")).to_contain_text("AR is drawing", timeout=4_000)
+    expect(page.locator("#lt-status")).to_contain_text("AR is drawing", timeout=10_000)
     page.locator("#lt-stop").click()
-    expect(page.locator("#lt-run")).to_be_enabled(timeout=10_000)
+    expect(page.locator("#lt-run")).to_be_enabled()
 
 
 @pytest.mark.parametrize("name, value, words", [
@@ -128,8 +128,8 @@ def test_bad_api_calls_are_answered_in_words(address, name, value, words):
         f"{address}/gradio_api/call/compare", body, {"Content-Type": "application/json"}
     )
     try:
-        event = json.load(urllib.request.urlopen(call, timeout=20))["event_id"]
-        answer = urllib.request.urlopen(f"{address}/gradio_api/call/compare/{event}", timeout=20)
+        event = json.load(urllib.request.urlopen(call, timeout=120))["event_id"]
+        answer = urllib.request.urlopen(f"{address}/gradio_api/call/compare/{event}", timeout=120)
         text = answer.read().decode()
     except urllib.error.HTTPError as error:
         text = error.read().decode()
@@ -139,10 +139,10 @@ def test_bad_api_calls_are_answered_in_words(address, name, value, words):
 def test_enter_runs_stop_stops_and_says_where(page):
     page.get_by_label("Prompt").fill("a fox in the snow")
     page.get_by_label("Prompt").press("Enter")
-    expect(page.locator("#lt-status")).to_contain_text("is drawing", timeout=20_000)
+    expect(page.locator("#lt-status")).to_contain_text("is drawing")
     page.locator("#lt-stop").click()
     expect(page.locator("#lt-status .stopped")).to_contain_text(
-        re.compile(r"Stopped in (AR|EAGLE-2|LANTERN) at token \d+ of 256"), timeout=5_000
+        re.compile(r"Stopped in (AR|EAGLE-2|LANTERN) at token \d+ of 256")
     )
     expect(page.locator("#lt-run")).to_be_enabled()
     run(page)
@@ -164,16 +164,16 @@ def test_bad_input_is_refused_at_the_control(page):
     page.get_by_label("Prompt").fill("")
     page.locator("#lt-run").click()
     error = page.locator("#lt-prompt div.validation-error")
-    expect(error).to_contain_text("Write what to draw", timeout=10_000)
+    expect(error).to_contain_text("Write what to draw")
     page.get_by_label("Prompt").fill("cat " * 80)
     page.locator("#lt-run").click()
-    expect(error).to_contain_text("prompt is too long", timeout=10_000)
+    expect(error).to_contain_text("prompt is too long")
     expect(page.locator("#lt-status")).to_contain_text("Ready")
 
 
 def test_a_class_model_and_back(page):
     choose_model(page, "LlamaGen-B 256 px")
-    expect(page.locator("#lt-status")).to_contain_text("Ready", timeout=30_000)
+    expect(page.locator("#lt-status")).to_contain_text("Ready")
     expect(page.get_by_label("Prompt")).to_have_count(0)
     picker = page.get_by_label("Class (type to search)")
     expect(picker).to_have_value("golden retriever")
@@ -195,7 +195,7 @@ def test_a_class_model_and_back(page):
     expect(picker).to_have_value("volcano")
     page.locator("#lt-run").click()  # at once: the choice must have arrived
     expect(page.locator("#lt-status .done")).to_have_count(0)
-    expect(page.locator("#lt-status .done")).to_contain_text("AR alone", timeout=60_000)
+    expect(page.locator("#lt-status .done")).to_contain_text("AR alone")
     volcano = picture(page, "ar")
     assert macaw.size == volcano.size == (256, 256) and macaw.tobytes() != volcano.tobytes()
     assert page.locator("#lt-image-lantern img").count() == 0
@@ -222,7 +222,7 @@ def test_an_absent_model_says_how_to_get_it_and_cannot_run(page):
     expect(page.locator("#lt-model-note")).to_contain_text(words)
     page.locator("#lt-run").click()
     error = page.locator("#lt-model div.validation-error")
-    expect(error).to_contain_text(words, timeout=10_000)
+    expect(error).to_contain_text(words)
     expect(page.locator("#lt-model-note")).to_be_hidden()  # one sentence is enough
     expect(page.get_by_label("Prompt")).to_have_value("a fox")
     expect(page.get_by_label("number input for CFG (guidance)")).to_have_value(CFG)
@@ -236,9 +236,9 @@ def test_an_absent_model_says_how_to_get_it_and_cannot_run(page):
 def test_markup_in_a_prompt_stays_text(page):
     page.get_by_label("Prompt").fill("${document.title} <img src=x onerror=alert(1)>")
     page.locator("#lt-run").click()
-    expect(page.locator("#lt-run")).to_be_disabled(timeout=10_000)
+    expect(page.locator("#lt-run")).to_be_disabled()
     page.locator("#lt-stop").click()
-    expect(page.locator("#lt-run")).to_be_enabled(timeout=20_000)
+    expect(page.locator("#lt-run")).to_be_enabled()
     assert page.locator("img[src='x']").count() == 0
 
 
@@ -247,11 +247,11 @@ def test_two_visitors_are_served_in_turn(browser, page, address):
     other.goto(address)
     expect(other.locator("#lt-status")).to_contain_text("Ready")
     page.locator("#lt-run").click()
-    expect(page.locator("#lt-status")).to_contain_text("is drawing", timeout=20_000)
+    expect(page.locator("#lt-status")).to_contain_text("is drawing")
     other.locator("#lt-run").click()
-    expect(other.locator("#lt-status")).to_contain_text("1 run is ahead of yours", timeout=10_000)
+    expect(other.locator("#lt-status")).to_contain_text("1 run is ahead of yours")
     for visitor in (page, other):
-        expect(visitor.locator("#lt-status .done")).to_be_visible(timeout=120_000)
+        expect(visitor.locator("#lt-status .done")).to_be_visible()
     for mode in ("ar", "eagle2", "lantern"):
         assert picture(page, mode).tobytes() == picture(other, mode).tobytes()
     other.close()

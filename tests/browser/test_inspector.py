@@ -32,7 +32,7 @@ def test_tokens_are_looked_into_and_passes_walked_through(after_run):
     expect(page.locator("#lt-map .cell")).to_contain_text("The target drew")
     canvas.click(position=cell(page, relaxed))
     expect(look.locator(".token .title")).to_have_text(f"Token {relaxed}")
-    expect(look.locator(".pair figure")).to_have_count(2, timeout=60_000)
+    expect(look.locator(".pair figure")).to_have_count(2)
     expect(look.locator(".strict")).to_contain_text("Strict EAGLE-2 would have refused it")
     # Two pictures of one place that differ in a token.
     sources = [image.get_attribute("src") for image in look.locator(".pair img").all()]
@@ -70,7 +70,7 @@ def test_layers(after_run):
     layers, shown = page.get_by_label("Layer"), page.locator("#lt-map .range")
     for name in ("length", "mass", "rank", "distance", "p", "difference", "entropy"):
         layers.select_option(name)
-        expect(shown).to_contain_text(re.compile(r"from [\d.]+ to [\d.]+"), timeout=60_000)
+        expect(shown).to_contain_text(re.compile(r"from [\d.]+ to [\d.]+"))
         expect(page.locator("#lt-map canvas")).to_have_attribute("data-layer", name)
     page.locator("#lt-map canvas").hover(position=cell(page, 40))
     expect(page.locator("#lt-map .cell")).to_contain_text("entropy of the target:")

@@ -56,7 +56,7 @@ def proxied(tmp_path_factory):
         try:
             for _ in range(100):
                 try:
-                    urllib.request.urlopen(outside, timeout=5)
+                    urllib.request.urlopen(outside, timeout=120)
                     break
                 except OSError:
                     time.sleep(0.1)

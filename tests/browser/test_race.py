@@ -59,7 +59,7 @@ def test_one_pass_at_a_time_by_keyboard(page):
 
 @pytest.mark.parametrize("name", ["webp", "gif"])
 def test_saving_for_slides(page, name):
-    with page.expect_download(timeout=90_000) as download:
+    with page.expect_download() as download:
         page.locator(f"#lt-race [data-format={name}]").click()
     assert download.value.suggested_filename == f"lantern-race.{name}"
     with Image.open(download.value.path()) as image:

@@ -26,7 +26,7 @@ def test_a_link_sets_the_controls_and_clamps_them(page, address):
 
 def test_a_link_to_another_model(page, address):
     page.goto(f"{address}/?model=llamagen-b-256&p=volcano&s=5&delta=0.35")
-    expect(page.locator("#lt-class input")).to_have_value("volcano", timeout=30_000)
+    expect(page.locator("#lt-class input")).to_have_value("volcano")
     expect(page.get_by_label("Seed")).to_have_value("5")
     assert value(page, "delta (borrowed)") == "0.35"
 
@@ -42,7 +42,7 @@ def test_a_run_is_shared_saved_logged_and_restored(page, address):
     expect(share.locator(".said")).to_contain_text("Link copied")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.startswith(address) and "s=23" in link and "delta=0.25" in link
-    with page.expect_download(timeout=60_000) as download:
+    with page.expect_download() as download:
         share.locator(".zip").click()
     with zipfile.ZipFile(download.value.path()) as file:
         assert json.loads(file.read("parameters.json"))["seed"] == 23
@@ -57,13 +57,13 @@ def test_a_run_is_shared_saved_logged_and_restored(page, address):
     share.locator("input[type=file]").set_input_files(
         {"name": "lantern.png", "mimeType": "image/png", "buffer": saved}
     )
-    expect(page.get_by_label("Seed")).to_have_value("23", timeout=20_000)
+    expect(page.get_by_label("Seed")).to_have_value("23")
     assert value(page, "delta (borrowed)") == "0.25"
 
     page.goto(address)
     share.locator("summary").click()
     share.locator("li button").click()
-    expect(page.get_by_label("Seed")).to_have_value("23", timeout=20_000)
+    expect(page.get_by_label("Seed")).to_have_value("23")
     share.locator("summary").click()
     share.locator(".clear").click()
     expect(share.locator("summary")).to_contain_text("(0)")

@@ -49,10 +49,10 @@ class Tally:
 class Visitor:
     """One browser session. ``values`` are the inputs of the Compare tab by name, in order."""
 
-    def __init__(self, address: str, timeout: float = 180):
+    def __init__(self, address: str, timeout: float = 400):
         self.http = httpx.Client(base_url=f"{address}/gradio_api", timeout=timeout)
         self.session = uuid.uuid4().hex[:12]
-        config = httpx.get(f"{address}/config", timeout=30).json()
+        config = httpx.get(f"{address}/config", timeout=120).json()
         functions = {d["api_name"]: d for d in config["dependencies"] if d["api_name"]}
         self.compare = functions["compare"]["id"]
         self.stop_id = functions["stop"]["id"]
