@@ -102,7 +102,7 @@ function draw() {
 
 function tick(now) {
   if (!playing) return;
-  const passed = (now - last) / 1000;
+  const passed = Math.max(0, now - last) / 1000; // a frame's time may lie before the key that started it
   // Whoever asked for less motion gets one change a second.
   if (!still() || passed >= 1) {
     clock += passed * (byPass() ? PASSES_A_SECOND : SPEEDS[speedBox.value]);

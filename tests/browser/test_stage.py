@@ -12,7 +12,6 @@ def test_keys_run_stop_play_and_step(page):
     expect(race.locator("canvas")).to_have_count(3)
     shown = "() => [...document.querySelectorAll('#lt-race canvas')].map((c) => +c.dataset.tokens)"
     page.wait_for_function("document.documentElement.dataset.lanternKeys")
-    page.wait_for_function(f"({shown})().every((n) => !isNaN(n))")
     # At its own speed a race may be over before a busy machine looks at the button again.
     race.get_by_label("Speed of the replay").select_option("pass")
     page.evaluate("document.activeElement.blur()")
