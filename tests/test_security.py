@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from app_process import ROOT, serve
-from soak import cases
+from soak import SMALL, cases
 from tiny_models import write_class_model
 from visitors import Visitor, run_to_the_end
 
@@ -101,7 +101,7 @@ def test_no_file_but_the_public_ones_is_handed_out(address, route):
 
 def test_a_finished_runs_picture_is_public_and_nothing_beside_it(address):
     visitor = Visitor(address)
-    visitor.join(cases(TINY, ["macaw"])[0])
+    visitor.join(cases(TINY, ["macaw"], **SMALL)[0])
     for message in visitor.messages():
         if message["msg"] == "process_completed":
             data = message["output"]["data"]
@@ -146,7 +146,7 @@ def test_nobody_watches_visitors(address):
 def test_no_request_leaves_the_machine(spied):
     address, seen = spied
     urllib.request.urlopen(address, timeout=120).read()
-    run_to_the_end(Visitor(address), cases(TINY, ["macaw"])[0])
+    run_to_the_end(Visitor(address), cases(TINY, ["macaw"], **SMALL)[0])
     assert not seen.exists() or not seen.read_text(), seen.read_text()
 
 

@@ -14,7 +14,7 @@ import pytest
 from app_process import serve
 from gradio_client import Client
 from PIL import Image
-from soak import cases
+from soak import SMALL, cases
 from tiny_models import write_class_model
 from visitors import DONE_WORDS, Visitor, run_to_the_end
 
@@ -82,7 +82,7 @@ def space(lender, tmp_path_factory):
 
 
 def choices() -> dict:
-    return next(iter(cases(TINY, ["macaw"])))
+    return next(iter(cases(TINY, ["macaw"], **SMALL)))
 
 
 def drawn(address: str, values: dict) -> tuple[str, list[str]]:

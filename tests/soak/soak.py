@@ -24,14 +24,15 @@ from visitors import Tally, Visitor, behave, crowd, run_to_the_end
 from app.params import RunParams
 from lantern.pipeline import model_info
 
+SMALL = {"nodes": 6, "depth": 3, "branch": 2}  # a tree for tests of other things than trees
 SETTLE = 0.25  # share of the time after which memory should not grow any more
 
 
-def cases(model: str, prompts: list[str]) -> list[dict]:
-    """Inputs of a few different runs on a model, by name."""
+def cases(model: str, prompts: list[str], **tree: int) -> list[dict]:
+    """Inputs of a few different runs on a model, by name; ``tree`` instead of its own."""
     options = model_info(model).options().to_dict()
     values = {name: options.get(name) for name in RunParams.names()}
-    values |= {"model": model, "coupled": False, "auto": False}
+    values |= {"model": model, "coupled": False, "auto": False} | tree
     changes = [{}, {"temperature": 0.0}, {"nodes": 12, "depth": 4, "branch": 4}, {"k": 50}]
     return [
         values | {"prompt": prompt, "seed": i} | changes[i % len(changes)]
