@@ -56,14 +56,17 @@ def _port(text: str) -> int:
 
 def _check_free(host: str | None, port: int) -> None:
     """OSError with a sentence if somebody listens there; asked before the seconds of loading."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host or "127.0.0.1", port))
-        except OSError as error:
-            raise OSError(
-                f"cannot listen at port {port} ({error.strerror}); choose another with --port."
-            ) from None
+    try:
+        family, *_, place = socket.getaddrinfo(host or "127.0.0.1", port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen at port {port} ({error.strerror}); choose another with --port."
+        ) from None
 
 
 def _serve(given: argparse.Namespace) -> None:
