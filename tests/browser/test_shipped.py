@@ -21,6 +21,8 @@ LANES = ("ar", "eagle2", "lantern")
 def test_a_visit(browser):
     with serve() as (address, _):
         page = browser.new_page(viewport={"width": 1440, "height": 900})
+        foreign = []
+        page.on("request", lambda request: foreign.append(request.url))
         page.goto(address)
         expect(page.locator("#lt-race .note")).to_contain_text("A recording, made on")
         expect(page.locator("#lt-status")).to_contain_text("Ready")
@@ -31,6 +33,8 @@ def test_a_visit(browser):
         _codebook(page)
         _share(page)
         _sweep(page)
+        _stop_and_bad_input(page)
+        assert not [u for u in foreign if not u.startswith((address, "data:", "blob:"))]
         page.close()
 
 
@@ -87,3 +91,14 @@ def _sweep(page):
     page.get_by_role("button", name="Sweep", exact=True).click()
     expect(page.locator("#lt-sweep-status .done")).to_be_visible(timeout=400_000)
     expect(page.locator("#lt-sweep td button")).to_have_count(1)
+
+
+def _stop_and_bad_input(page):
+    page.get_by_role("tab", name="Compare").click()
+    page.locator("#lt-run").click()
+    expect(page.locator("#lt-status")).to_contain_text("is drawing")
+    page.locator("#lt-stop").click()
+    expect(page.locator("#lt-status .stopped")).to_contain_text("of 256")
+    page.get_by_label("Prompt").fill("")
+    page.locator("#lt-run").click()
+    expect(page.get_by_text("Write what to draw").first).to_be_visible()
