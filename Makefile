@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: run test soak recorded lint tools clean
 
 run: $(VENV)/run.stamp
-	$(BIN)/python app.py
+	$(BIN)/python app.py --open
 
 # Browser tests mostly wait, so all others run beside them.
 test: $(VENV)/dev.stamp tools lint
@@ -31,6 +31,7 @@ lint: $(VENV)/dev.stamp
 $(VENV)/run.stamp: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 run")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the requirements into $(VENV), a minute or more ..."
 	$(BIN)/pip install --quiet -r requirements.txt
 	touch $@
 

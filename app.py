@@ -30,6 +30,7 @@ def main() -> int:
         "--dtype", choices=("fp32", "bf16", "int8"),
         help="default: bf16 on a GPU, else fp32; int8: faster on a CPU, images change a little",
     )  # fmt: skip
+    parser.add_argument("--open", action="store_true", help="in this desktop's browser as well")
     given = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("lantern").setLevel(logging.INFO)
@@ -94,7 +95,20 @@ def _serve(given: argparse.Namespace) -> None:
         studio = Studio(model, partial(Pipeline.load, dtype=dtype))
     if studio.problem:
         print(f"app.py: {studio.problem} Showing recordings.", file=sys.stderr)
-    build_demo(studio).launch(server_name=given.host, server_port=given.port, **launch_options())
+    demo = build_demo(studio)
+    demo.launch(
+        server_name=given.host, server_port=given.port, quiet=True, prevent_thread_lock=True,
+        inbrowser=given.open and _has_desktop(), **launch_options(),
+    )  # fmt: skip
+    print(f"LANTERN is at {demo.local_url} - Ctrl-C ends it.", flush=True)
+    demo.block_thread()
+
+
+def _has_desktop() -> bool:
+    """Whether there is a screen to open a browser on; elsewhere one in text mode might start."""
+    return sys.platform in ("darwin", "win32") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def curves(found: Ambiguity) -> str:
     paper's means."""
     out = io.StringIO()
     with LOCK:
-        figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.0), layout="constrained")
         axes = figure.add_subplot()
         for name, (colour, style) in CURVES.items():
             values = getattr(found, name).numpy()
@@ -57,7 +57,7 @@ def maps(found: Ambiguity, grid: int) -> str:
     """SVG: the same, and the entropy, as maps over the image's cells."""
     out = io.StringIO()
     with LOCK:
-        figure = Figure(figsize=(6.4, 2.3), layout="constrained")
+        figure = Figure(figsize=(5.4, 2.0), layout="constrained")
         for axes, name in zip(figure.subplots(1, len(MAPS)), MAPS, strict=True):
             values = np.full(grid * grid, np.nan)
             measured = getattr(found, name).numpy()
@@ -67,7 +67,7 @@ def maps(found: Ambiguity, grid: int) -> str:
             axes.set_title(say("figure." + name), color=INK, fontsize=9)
             axes.set_axis_off()
             bar = figure.colorbar(picture, ax=axes, shrink=0.8)
-            bar.ax.tick_params(colors=INK, labelsize=7)
+            bar.ax.tick_params(colors=INK, labelsize=8)
             bar.outline.set_edgecolor(FAINT)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return themed(out.getvalue(), say("figure.maps"))

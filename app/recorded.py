@@ -103,23 +103,19 @@ def record(pipeline, prompt: str, seed: int, coupled: bool = False) -> dict:
 def main(argv: list[str] | None = None) -> int:
     """Write recordings of the model's examples and the README's animation."""
     import lantern
-    from lantern.runtime import set_threads
 
     parser = argparse.ArgumentParser(prog="python -m app.recorded", description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--count", type=int, default=4, help="how many of the examples")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[7], help="in turn")
     parser.add_argument("--animation", type=Path, default=ASSETS / "race.webp")
     args = parser.parse_args(argv)
-    set_threads()
     pipeline = lantern.load(MODEL)
     args.out.mkdir(parents=True, exist_ok=True)
     for old in args.out.glob("*.json"):
         old.unlink()
     for number, prompt in enumerate(pipeline.info.examples[: args.count]):
-        seed = args.seeds[number % len(args.seeds)]
         last = number == args.count - 1  # shows the coupled lanes too
-        payload = record(pipeline, prompt, seed, coupled=last)
+        payload = record(pipeline, prompt, pipeline.info.seed_of(prompt) or 0, coupled=last)
         file = args.out / f"{number:02d}.json"
         file.write_text(json.dumps(payload, separators=(",", ":")) + "\n")
         print(f"{file}: {prompt}, {file.stat().st_size / 1024:.0f} KiB")

@@ -15,6 +15,7 @@ from torch import Tensor
 from lantern import checkpoints, checksums, formats
 from lantern.config import (
     ALL_MODES,
+    MAX_SEED,
     DecodeOptions,
     TreeShape,
     config_from_dict,
@@ -25,7 +26,15 @@ from lantern.graphs import Graphs
 from lantern.models.text import ClassNames, TextEncoder
 from lantern.models.vq import VQModel, to_uint8
 from lantern.neighbours import cached_table
-from lantern.runtime import Stopwatch, check_dtype, default_dtype, describe, pack, pick_device
+from lantern.runtime import (
+    Stopwatch,
+    check_dtype,
+    default_dtype,
+    describe,
+    pack,
+    pick_device,
+    set_threads,
+)
 from lantern.trace import DecodeTrace, StepEvent
 from lantern.tuning import Tuner
 
@@ -35,12 +44,14 @@ TREE = tuple(field.name for field in fields(TreeShape))
 @dataclass(frozen=True)
 class ModelInfo:
     """model.json: how a model presents itself. ``defaults`` are decode options that suit it;
-    ``things``: everything it was taught to draw, name -> other words for it; empty if it was
-    taught on whatever images there are."""
+    ``seeds``: one for each example that shows it well, or none; ``things``: everything it was
+    taught to draw, name -> other words for it; empty if it was taught on whatever images there
+    are."""
 
     title: str
     defaults: dict
     examples: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
     things: dict = field(default_factory=dict)
 
     def check(self) -> None:
@@ -51,9 +62,17 @@ class ModelInfo:
             raise ValueError(f"unknown defaults {', '.join(unknown)}.")
         if not self.examples:
             raise ValueError("examples must hold at least one prompt.")
+        if self.seeds and len(self.seeds) != len(self.examples):
+            raise ValueError("seeds must be as many as examples, or none.")
+        if not all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in self.seeds):
+            raise ValueError(f"seeds must be whole numbers from 0 to {MAX_SEED}.")
         if not all(isinstance(words, list) for words in self.things.values()):
             raise ValueError("things must map names to lists of other words.")
         self.options()
+
+    def seed_of(self, prompt: str) -> int | None:
+        """The seed that belongs to an example; None for any other prompt."""
+        return dict(zip(self.examples, self.seeds, strict=False)).get(prompt)
 
     def thing_in(self, prompt: str) -> str | None:
         """The taught thing that a prompt names, in whatever word; None if there is none. The
@@ -292,6 +311,11 @@ class Pipeline:
 BLANK = (128, 128, 128)
 
 
-def load(name: str = "emoji-128", device: str = "auto", **options) -> Pipeline:
-    """Load a model by its registry name; options as in ``Pipeline.load``."""
+def load(
+    name: str = "emoji-128", device: str = "auto", threads: int | None = None, **options
+) -> Pipeline:
+    """Load a model by its registry name; options as in ``Pipeline.load``. ``threads``: CPU threads
+    of this process from now on, by default as many as the command line and the demo use, so that
+    all three draw the same LANTERN image (``runtime.set_threads``)."""
+    set_threads(threads)
     return Pipeline.load(name, device, **options)

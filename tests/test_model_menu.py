@@ -18,7 +18,7 @@ from app.tabs import compare_run, model_menu
 from app.tabs.model_menu import with_thing
 from lantern.checkpoints import MODELS
 from lantern.config import ALL_MODES
-from lantern.pipeline import Pipeline, model_info
+from lantern.pipeline import ModelInfo, Pipeline, model_info
 
 CLASS, DRAFTED, LARGE = "llamagen-b-256", "llamagen-l-256", "llamagen-b-384"
 ABSENT = "llamagen-l-384"
@@ -315,6 +315,15 @@ def test_previews_take_a_fifth_of_the_time_at_most(studio, monkeypatch):
 ])  # fmt: skip
 def test_what_a_prompt_names(prompt, thing):
     assert model_info("emoji-128").thing_in(prompt) == thing
+
+
+def test_seeds_belong_to_examples():
+    info = ModelInfo("tiny", {}, ("a cat", "a dog"), (3, 0))
+    assert info.seed_of("a dog") == 0 and info.seed_of("a cow") is None
+    assert ModelInfo("tiny", {}, ("a cat",)).seed_of("a cat") is None
+    for seeds in ((3,), (3, -1), (3, "0"), (3, 2**60)):
+        with pytest.raises(ValueError, match="seeds must be"):
+            ModelInfo("tiny", {}, ("a cat", "a dog"), seeds).check()
 
 
 @pytest.mark.parametrize(("prompt", "thing", "changed"), [

@@ -106,12 +106,15 @@ function showAnswer(answer, drafts) {
     if (answer.refused.length && answer.relaxed) parts.push(make("p", "note", say(T.refused, { codes: answer.refused.join(", ") })));
     const row = make("div", "row");
     let inside = true;
+    let last = 0;
     for (const near of answer.nearest) {
+      if (near.rank > last + 1) row.append(make("div", "gap", "…"));
+      last = near.rank;
       if (answer.relaxed && inside && !near.member) {
         row.append(make("div", "line"));
         inside = false;
       }
-      const caption = `${near.rank}. ${near.code}\n${percent(near.p)} → ${percent(near.running)}`;
+      const caption = `${near.rank}. ${near.code}\n${percent(near.p)}\nΣ ${percent(near.running)}`;
       row.append(picture(answer.pictures[near.code], caption, `${near.code === answer.choice ? "drew" : ""} ${answer.relaxed && !near.member ? "out" : ""}`));
     }
     parts.push(row);
@@ -120,7 +123,7 @@ function showAnswer(answer, drafts) {
   parts.push(bars(answer.likeliest.map((c) => ({
     name: c.code === answer.token ? `▸ ${c.code}` : `${c.code}`,
     share: c.p,
-    text: `${percent(c.p)} · ${c.behind ? say(T.behind, { behind: c.behind.toFixed(2) }) : T.won}`,
+    text: `${percent(c.p)} · ${c.code === answer.choice ? T.won : c.behind === null ? T.filtered : say(T.behind, { behind: c.behind.toFixed(2) })}`,
     className: c.code === answer.choice ? "drew" : c.code === answer.token ? "mine" : "",
   }))));
   if (drafts.length) {

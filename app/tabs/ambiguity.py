@@ -27,7 +27,7 @@ LEVELS = 4
 def build(studio: Studio, page: Page) -> None:
     """A button, then what it found."""
     page.text(gr.Markdown(say("text.ambiguity"), elem_classes="lt-prose"), "text.ambiguity")
-    with gr.Row(elem_classes="lt-buttons"):
+    with gr.Row(equal_height=True, elem_classes="lt-buttons"):
         measure = gr.Button(label("ambiguity.run"), variant="primary", elem_id="lt-ambiguity-run")
         mode = gr.Dropdown(
             [(TITLES[m], m) for m in ALL_MODES], value="ar", label=label("ambiguity.lane"),

@@ -38,7 +38,7 @@ def build(studio: Studio, page: Page) -> None:
 
 
 def _neighbours(studio: Studio, page: Page) -> None:
-    with gr.Row(elem_classes="lt-buttons"):
+    with gr.Row(equal_height=True, elem_classes="lt-buttons"):
         code = gr.Number(
             0, label=label("code"), precision=0, minimum=0, elem_id="lt-code", min_width=120
         )

@@ -46,7 +46,7 @@ def build(studio: Studio, page: Page) -> None:
     first = next(iter(records.values()), None) if own else None
     with gr.Row(elem_classes="lt-compare"):
         with gr.Column(scale=0, min_width=310, elem_classes="lt-controls"):
-            controls, switches, seed, run_button, stop, dice, status = _controls(studio)
+            controls, switches, run_button, stop, dice, status = _controls(studio)
             player = gr.Dropdown(
                 list(records), value=None, label=label("recordings"), elem_id="lt-recordings",
                 visible=bool(records),
@@ -55,14 +55,15 @@ def build(studio: Studio, page: Page) -> None:
         with gr.Column(scale=1, min_width=340):
             view = _results(studio, status, controls.menu, run_button, stop, first)
     inputs = [
-        controls.menu, controls.prompt, seed, *controls.options.values(), *switches.values()
+        controls.menu, controls.prompt, controls.seed, *controls.options.values(),
+        *switches.values(),
     ]  # fmt: skip
     page.inputs = dict(zip(RunParams.names(), inputs, strict=True))
     page.runs = view.token_map
     model_menu.wire(studio, controls, view)
     _wire(studio, inputs, view, dice)
-    _wire_recordings(view, player, switches["coupled"], records)
-    model_menu.wire_link(studio, controls, {"seed": seed} | switches)
+    _wire_recordings(view, player, page.inputs, records)
+    model_menu.wire_link(studio, controls, {"seed": controls.seed} | switches)
     if first:
         for component, value in shown(view, first, named(first, fingerprint())).items():
             if component not in view.images.values():
@@ -101,6 +102,7 @@ def _speak(studio: Studio, view: View, first: Recording | None) -> None:
 
 
 def _controls(studio: Studio):
+    info = model_info(studio.model)
     menu, note = model_menu.menu(studio)
     prompt, picker = model_menu.prompt_or_class(studio)
     things = model_menu.things(studio)
@@ -112,17 +114,19 @@ def _controls(studio: Studio):
     status = gr.HTML(status_line(say("text.ready")), elem_id="lt-status")
     with gr.Row(elem_classes="lt-seed"):
         seed = gr.Number(
-            value=7, label=label("seed"), precision=0, minimum=0, maximum=MAX_SEED,
-            elem_id="lt-seed", min_width=120,
+            value=info.seed_of(info.examples[0]) or 0, label=label("seed"), precision=0,
+            minimum=0, maximum=MAX_SEED, elem_id="lt-seed", min_width=120,
         )  # fmt: skip
         with gr.Column(min_width=110):
             dice = gr.Button(label("dice"), elem_id="lt-dice", size="sm")
             reset = gr.Button(label("reset"), elem_id="lt-reset", size="sm")
-    defaults = model_info(studio.model).options().to_dict()
+    defaults = info.options().to_dict()
     decode = decode_controls.build(defaults, studio.codes(studio.model))
     examples = model_menu.examples(studio)
-    controls = ModelControls(menu, note, prompt, picker, things, decode.options, reset, examples)
-    return controls, decode.switches, seed, run_button, stop, dice, status
+    controls = ModelControls(
+        menu, note, prompt, picker, things, seed, decode.options, reset, examples
+    )
+    return controls, decode.switches, run_button, stop, dice, status
 
 
 def _results(
@@ -226,19 +230,26 @@ def _wire(studio: Studio, inputs: list, view: View, dice: gr.Button) -> None:
 
 
 def _wire_recordings(
-    view: View, player: gr.Dropdown, coupled: gr.Checkbox, records: dict[str, Recording]
+    view: View, player: gr.Dropdown, inputs: dict, records: dict[str, Recording]
 ) -> None:
+    """A recording is shown with its settings in the controls, so that Run draws it again; with
+    another model in the menu, whose controls have other ranges, only the lanes are shown."""
     weights = fingerprint()
-    outputs = [*view.lanes, view.status, coupled]
+    settings = {name: control for name, control in inputs.items() if name != "model"}
+    outputs = [*view.lanes, view.status, *settings.values()]
 
-    def play(title: str, request: gr.Request):
+    def play(title: str, model: str, request: gr.Request):
         if title not in records:
             return in_order(outputs, {})
         recording = records[title]
         with speaking(language_of(request)):
             changes = shown(view, recording, named(recording, weights))
-        return in_order(outputs, changes | {coupled: recording.params["coupled"]})
+        names = settings if model == recording.params["model"] else ["coupled"]
+        return in_order(
+            outputs, changes | {settings[name]: recording.params[name] for name in names}
+        )
 
     player.input(
-        play, player, outputs, queue=False, show_progress="hidden", api_visibility="private"
-    )
+        play, [player, inputs["model"]], outputs, queue=False, show_progress="hidden",
+        api_visibility="private",
+    )  # fmt: skip

@@ -29,6 +29,7 @@ class ModelControls:
     prompt: gr.Textbox
     picker: gr.Dropdown
     things: gr.Dropdown
+    seed: gr.Number
     options: dict
     reset: gr.Button
     examples: gr.Dataset
@@ -188,14 +189,19 @@ def wire(studio: Studio, controls: ModelControls, view: View) -> None:
         show_progress="hidden", api_visibility="private",
     )  # fmt: skip
 
-    def pick(sample: list):
-        by_class = sample[0] in class_names()
-        return sample[0], gr.update(value=sample[0]) if by_class else gr.skip()
+    def pick(sample: list, model: str):
+        example, by_class = sample[0], sample[0] in class_names()
+        seed = None if problem("model", model) else model_info(model).seed_of(example)
+        return (
+            example,
+            gr.update(value=example) if by_class else gr.skip(),
+            gr.skip() if seed is None else seed,
+        )
 
     controls.examples.click(
         pick,
-        controls.examples,
-        [controls.prompt, controls.picker],
+        [controls.examples, controls.menu],
+        [controls.prompt, controls.picker, controls.seed],
         queue=False,
         show_progress="hidden",
         api_visibility="private",

@@ -243,11 +243,11 @@ def evaluate_model(args) -> None:
 
     torch.set_num_threads(args.threads)
     art, concepts = load_art(args.art), read_concepts(core_only=args.core)
-    shards, held_out = _shards(args, art)
+    _, held_out = _shards(args, art)
     judge = train_judge(art, concepts, args.judge, Budget(steps=args.judge_steps))
     pipeline = _measured(args)
     figures = evaluate.evaluate(
-        pipeline, art, concepts, judge, shards.get(0), held_out, args.images, args.out,
+        pipeline, art, concepts, judge, held_out, args.images, args.out,
         _jitter(args), args.grid,
     )  # fmt: skip
     print(evaluate.to_markdown(figures))

@@ -30,10 +30,19 @@ SEED = 424_243
 GRID_K = (100, 1000)
 GRID_DELTA = (0.1, 0.2, 0.4)
 MODES = ("ar", "eagle2", "lantern", "eagle2-coupled", "lantern-coupled")
+# What gate 4 compares, at temperature 1 whatever the model's own is: row -> options.
+PAIR = {
+    "eagle2, tau 1": {"mode": "eagle2"},
+    "lantern, tau 1, k 1000, delta .2": {"mode": "lantern", "k": 1000, "delta": 0.2},
+}
 # The paper's ablation, and which of several covering children is taken: name -> options.
 RULES = {
     **{f"tvd {d:g}": {"rule": "tvd", "delta": d} for d in (0.1, 0.2, 0.4)},
     **{f"jsd {d:g}": {"rule": "jsd", "delta": d} for d in (0.05, 0.1, 0.2)},
+    **{
+        f"multiplicative, factor {f:g}": {"rule": "multiplicative", "factor": f}
+        for f in (1.5, 2, 4)
+    },
     **{f"tvd {d:g}, nearest": {"rule": "tvd", "delta": d, "pick": "nearest"} for d in (0.2, 0.4)},
 }
 
@@ -63,9 +72,22 @@ def tokenizer_quality(
     return {"psnr_db": value}
 
 
-def codes_alive(pipeline: Pipeline, shard: Shard) -> float:
-    """Share of the codebook that a shard of training samples uses."""
-    return len(shard.tokens.unique()) / pipeline.vq.config.codebook_size
+def codes_alive(pipeline: Pipeline, art: Art) -> float:
+    """Share of the codebook that one scene of every drawing uses: all that the tokenizer saw, not
+    only the concepts the target was taught."""
+    rng = np.random.default_rng(SEED)
+    seen = torch.zeros(pipeline.vq.config.codebook_size, dtype=torch.bool)
+    for drawings in torch.arange(len(art.labels)).split(32):
+        scenes = [
+            data.render(
+                art,
+                data.SceneSpec(drawing, str(rng.choice(data.BACKGROUNDS)), False, seed=drawing),
+            )
+            for drawing in drawings.tolist()
+        ]
+        with torch.inference_mode():
+            seen[pipeline.vq.encode(to_tensor(scenes)).flatten()] = True
+    return float(seen.float().mean())
 
 
 def mean_ambiguity(
@@ -150,7 +172,7 @@ def compare_rules(examiner: Examiner, options: DecodeOptions) -> str:
         f"{options.cfg:g}, tree {options.tree.nodes}x{options.tree.depth}x{options.tree.branch}; "
         f"{where['hardware']}, {where['dtype']}, torch {where['torch']}.",
         "",
-        "| rule and delta | MAL | relaxed | Frechet distance to AR's pictures |",
+        "| rule and budget | MAL | relaxed | Frechet distance to AR's pictures |",
         "|---|---|---|---|",
     ]
     rows = {"AR itself": {"mode": "ar"}, "EAGLE-2": {"mode": "eagle2"}, **RULES}
@@ -169,7 +191,6 @@ def evaluate(
     art: Art,
     concepts: list[Concept],
     judge_model: judge.Judge,
-    train_shard: Shard,
     held_out: Shard,
     images: int,
     out: Path,
@@ -186,7 +207,7 @@ def evaluate(
         "images": len(cases),
         "options": options.to_dict(),
         "tokenizer": tokenizer_quality(pipeline, art, concepts)
-        | {"codes_alive": codes_alive(pipeline, train_shard)},
+        | {"codes_alive": codes_alive(pipeline, art)},
         "judge_on_scenes": judge.accuracy(judge_model, scenes, scene_labels),
         "drafter": agreement(
             pipeline.decoder.drafter, pipeline.decoder.target, held_out, options.cfg
@@ -198,10 +219,13 @@ def evaluate(
         if mode == "ar":
             figures["ambiguity"] = mean_ambiguity(pipeline, traces, options)
             figures["environment"] = traces[0].environment
-    cells = [(k, d) for k in GRID_K for d in GRID_DELTA] if grid else [(1000, 0.2)]
+    cells = [(k, d) for k in GRID_K for d in GRID_DELTA] if grid else []
     for k, delta in cells:
         chosen = replace(options, mode="lantern", k=k, delta=delta)
         figures["modes"][f"lantern k {k}, delta {delta:g}"], _ = examiner.measure(chosen)
+    for name, changes in PAIR.items():
+        chosen = replace(options, temperature=1.0, **changes)
+        figures["modes"][name], _ = examiner.measure(chosen)
     out.mkdir(parents=True, exist_ok=True)
     (out / "evaluation.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
@@ -210,9 +234,9 @@ def evaluate(
 def gates(figures: dict) -> list[tuple[str, str, str, bool]]:
     """(gate, wanted, measured, holds) rows."""
     ar, lantern = figures["modes"]["ar"], figures["modes"]["lantern"]
-    eagle = figures["modes"]["eagle2"]["mal"]
+    exact, relaxed = (figures["modes"][name]["mal"] for name in PAIR)
     tokenizer, doubt = figures["tokenizer"], figures["ambiguity"]
-    gain = figures["modes"]["lantern k 1000, delta 0.2"]["mal"] / eagle
+    gain = relaxed / exact
     loss = ar["concept_top1"] - lantern["concept_top1"]
     return [
         ("1 PSNR", ">= 27 dB", f"{tokenizer['psnr_db']:.2f} dB", tokenizer["psnr_db"] >= 27),
@@ -223,7 +247,7 @@ def gates(figures: dict) -> list[tuple[str, str, str, bool]]:
         ("3 top-1", ".15 to .50", f"{doubt['top1']:.3f}", 0.15 <= doubt["top1"] <= 0.5),
         ("3 top-10", ".40 to .80", f"{doubt['top10']:.3f}", 0.4 <= doubt["top10"] <= 0.8),
         _share_row("4 drafter agreement with CFG", 0.5, figures["drafter"]["agreement"]),
-        ("4 MAL lantern / eagle2 (k 1000, delta .2)", ">= 1.3", f"{gain:.2f}", gain >= 1.3),
+        ("4 MAL lantern / eagle2 (tau 1, k 1000, delta .2)", ">= 1.3", f"{gain:.2f}", gain >= 1.3),
         ("5 concept lost by relaxing", "<= 5 points", f"{100 * loss:.1f}", loss <= 0.05),
     ]
 

@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 from lantern.pipeline import model_info
 
 pytestmark = pytest.mark.browser
-EXAMPLES = model_info("emoji-128").examples
-CFG = f"{model_info('emoji-128').options().cfg:g}"
+INFO = model_info("emoji-128")
+EXAMPLES = INFO.examples
+CFG = f"{INFO.options().cfg:g}"
 
 
 def test_a_visitor_presses_run_and_gets_three_images(page):
@@ -83,6 +84,13 @@ def test_choices_under_more_change_what_can_be_set(page):
     page.get_by_role("button", name="Model defaults").click()
     expect(delta).to_be_enabled()
     expect(page.locator("#lt-factor")).to_have_count(0)
+
+
+def test_an_example_brings_its_seed(page):
+    expect(page.get_by_label("Seed")).to_have_value(str(INFO.seeds[0]))
+    page.locator("#lt-examples .gallery-item").nth(2).click()
+    expect(page.get_by_label("Prompt")).to_have_value(EXAMPLES[2])
+    expect(page.get_by_label("Seed")).to_have_value(str(INFO.seeds[2]))
 
 
 def test_dark_theme_is_readable(browser, address):
