@@ -13,7 +13,7 @@ from app.studio import Studio
 
 def build(studio: Studio, page: Page) -> None:
     """Static text: about.md, about.zh.md."""
-    shown = gr.Markdown(_text("en"), elem_classes="lt-prose")
+    shown = gr.Markdown(_text("en"), elem_classes=["lt-prose", "lt-about"])
     page.text(shown, "text.about", lambda _: _text(language.get()))
 
 
