@@ -133,10 +133,16 @@ def problem(name: str, value) -> str | None:
         return None if value in words else say("bad.choice", title=title, words=known)
     if name in SWITCHES:
         return None if isinstance(value, bool) else say("bad.switch", name=name)
-    bound = BOUNDS[name]
-    label = name.replace("_", "-")
+    message = outside(name.replace("_", "-"), value, BOUNDS[name])
+    if not message and name == "temperature" and 0 < value < 0.01:
+        return say("bad.temperature")
+    return message
+
+
+def outside(title: str, value, bound: Bound) -> str | None:
+    """One sentence if ``value`` is no number within ``bound``; None if it is fine."""
     expected = say(
-        "bad.whole" if bound.whole else "bad.number", name=label, low=f"{bound.low:g}",
+        "bad.whole" if bound.whole else "bad.number", name=title, low=f"{bound.low:g}",
         high=f"{bound.high:.10g}",
     )  # fmt: skip
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -144,6 +150,4 @@ def problem(name: str, value) -> str | None:
     # The range first: NaN is in none, and a huge whole number has no float.
     if not bound.low <= value <= bound.high or (bound.whole and value != int(value)):
         return expected
-    if name == "temperature" and 0 < value < 0.01:
-        return say("bad.temperature")
     return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -17,6 +18,7 @@ from app.jobs import Job
 from app.params import BOUNDS, RunParams, problem
 from app.payload import data_url
 from lantern.columns import short
+from lantern.config import MAX_SEED
 from lantern.pipeline import Pipeline
 
 MAX_IMAGES = 48  # LANTERN images of one sweep, so that others get their turn
@@ -53,6 +55,8 @@ class Plan:
             raise ValueError(say("sweeping.nothing"))
         if isinstance(self.seeds, bool) or self.seeds not in range(1, MAX_SEEDS + 1):
             raise ValueError(say("sweeping.seeds", most=MAX_SEEDS))
+        if self.base.seed + self.seeds - 1 > MAX_SEED:
+            raise ValueError(say("sweeping.last", most=MAX_SEED - self.seeds + 1))
         if self.images > MAX_IMAGES:
             raise ValueError(say("sweeping.many", images=self.images, most=MAX_IMAGES))
 
@@ -154,7 +158,12 @@ def to_csv(cells: list[dict]) -> str:
 
 def plan_of(base: RunParams, ks, deltas, temperatures, seeds) -> Plan:
     """A checked plan from what a visitor wrote; ValueError in words."""
-    whole = isinstance(seeds, int | float) and not isinstance(seeds, bool) and seeds == int(seeds)
+    whole = (
+        isinstance(seeds, int | float)
+        and not isinstance(seeds, bool)
+        and math.isfinite(seeds)
+        and seeds == int(seeds)
+    )
     plan = Plan(
         replace(base, coupled=False, auto=False), numbers("k", ks), numbers("delta", deltas),
         numbers("temperature", temperatures), int(seeds) if whole else 0,

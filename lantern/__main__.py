@@ -131,6 +131,7 @@ def _hardware(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+MOST_RUNS = 10_000
 DECODING = (
     "k", "delta", "temperature", "cfg", "top_k", "top_p", "nodes", "depth", "branch", "growth",
     "rule", "factor", "pick",
@@ -138,13 +139,19 @@ DECODING = (
 
 
 def _writable(*paths: Path | None) -> None:
-    """Refuse output paths that cannot be written before any work is done."""
+    """Refuse output paths that cannot be written before any work is done: each is tried."""
     given = [path.absolute() for path in paths if path]
     for path in given:
-        if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"cannot write {path}: the folder does not exist or it is a folder.")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ValueError(f"cannot write {path}: permission denied.")
+        try:
+            new = not path.exists()
+            with path.open("ab"):
+                pass
+            if new:
+                path.unlink()
+        except OSError as error:
+            raise ValueError(
+                f"cannot write {path} ({error.strerror}); choose a file in a folder of yours."
+            ) from None
     if len(set(given)) < len(given):
         raise ValueError(f"--out and --json name the same file, {given[0]}.")
 
@@ -156,10 +163,8 @@ def _pipeline(args, name: str):
     from lantern.pipeline import Pipeline
     from lantern.runtime import pick_device, pick_dtype, set_threads
 
-    if args.threads is not None and not 1 <= args.threads <= 256:
-        raise ValueError(f"threads must be from 1 to 256, not {args.threads}.")
-    if args.model_dir and not args.model_dir.is_dir():
-        raise ValueError(f"--model-dir {args.model_dir} is not a folder.")
+    _check_threads(args)
+    _check_folder(args)
     set_threads(args.threads)
     dtype = pick_dtype(args.dtype, pick_device(args.device))
     with tqdm(total=5, desc=f"loading {name}", leave=False, disable=None) as bar:
@@ -172,6 +177,16 @@ def _pipeline(args, name: str):
             name, args.device, dtype=dtype, model_dir=args.model_dir, graphs=args.graphs,
             progress=progress,
         )  # fmt: skip
+
+
+def _check_threads(args) -> None:
+    if args.threads is not None and not 1 <= args.threads <= 256:
+        raise ValueError(f"threads must be from 1 to 256, not {args.threads}.")
+
+
+def _check_folder(args) -> None:
+    if args.model_dir and not args.model_dir.is_dir():
+        raise ValueError(f"--model-dir {args.model_dir} is not a folder.")
 
 
 def _load(args):
@@ -223,14 +238,20 @@ def bench(args) -> None:
     if args.sweep and args.modes:
         raise ValueError(f"--sweep {args.sweep} has modes of its own; leave --modes out.")
     modes = _modes(args.modes)
-    if args.seeds < 1 or args.repeats < 1:
-        raise ValueError("--seeds and --repeats must be at least 1.")
+    for name in ("seeds", "repeats"):
+        if not 1 <= getattr(args, name) <= MOST_RUNS:
+            raise ValueError(f"--{name} must be from 1 to {MOST_RUNS}.")
     prompts = None
     if args.prompts:
         try:
             lines = args.prompts.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError:
             raise ValueError(f"{args.prompts} is not UTF-8 text.") from None
+        except OSError as error:
+            raise ValueError(
+                f"cannot read {args.prompts} ({error.strerror}); give --prompts a text file, one "
+                "prompt a line."
+            ) from None
         prompts = [line.strip() for line in lines if line.strip()]
         if not prompts:
             raise ValueError(f"{args.prompts} holds no prompt; write one a line.")
@@ -247,7 +268,7 @@ def bench(args) -> None:
 
 def _modes(text: str | None) -> list[str]:
     """Modes in a comma-separated list, the three standard ones if there is none."""
-    modes = text.split(",") if text else list(MODES)
+    modes = list(MODES) if text is None else [mode.strip() for mode in text.split(",")]
     unknown = [mode for mode in modes if mode not in ALL_MODES]
     if unknown:
         raise ValueError(f"unknown mode {unknown[0]!r}; known are {', '.join(ALL_MODES)}.")
@@ -275,6 +296,7 @@ def scaling(args) -> None:
     from lantern.scaling import report
 
     device = pick_device(args.device)
+    _check_threads(args)
     set_threads(args.threads)
     print(
         report(
@@ -286,6 +308,7 @@ def scaling(args) -> None:
 def models(args) -> None:
     from lantern import checkpoints
 
+    _check_folder(args)
     for name, entry in checkpoints.MODELS.items():
         print(f"{name}: {entry.summary}")
         problem = checkpoints.unavailable(name, args.model_dir)

@@ -20,6 +20,7 @@ GRIDS = (16, 24, 32)
 PREFIX = 120
 VOCABULARY = 16384
 REPEATS = 15
+MOST_NODES = 256
 
 
 @torch.inference_mode()
@@ -28,6 +29,8 @@ def report(
 ) -> str:
     """Markdown: milliseconds of a pass with one node and with ``nodes``, in the middle of the image
     and at its end, and of the attention in it. ValueError for sizes no model has."""
+    if not 1 <= nodes <= MOST_NODES:
+        raise ValueError(f"nodes must be from 1 to {MOST_NODES}, not {nodes}.")
     where = describe(device, dtype)
     stored = torch.float32 if dtype == torch.int8 else dtype
     lines = [

@@ -313,7 +313,7 @@ def make_view() -> compare_run.View:
     return compare_run.View(
         {mode: f"image {mode}" for mode in ALL_MODES},
         {mode: f"card {mode}" for mode in ALL_MODES},
-        "histogram", "map", "sentence", "status", "menu", "run", "stop",
+        "histogram", "map", "sentence", "status", "menu", "run", "stop", "recordings",
     )  # fmt: skip
 
 

@@ -4,8 +4,40 @@ import pytest
 import torch
 from PIL import Image
 
+from app.tabs.codebook import opened
 from lantern import codebook, pipeline
 from lantern.neighbours import neighbour_table
+
+
+@pytest.fixture
+def uploads(tmp_path, monkeypatch):
+    """The folder uploads land in."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    (tmp_path / "uploads").mkdir()
+    return tmp_path / "uploads"
+
+
+def test_only_uploads_are_opened(uploads, tmp_path):
+    picture = Image.new("L", (30, 20), 90)
+    picture.save(uploads / "mine.png")
+    picture.save(tmp_path / "secret.png")
+    assert opened({"path": str(uploads / "mine.png")}).size == (30, 20)
+    for path in (tmp_path / "secret.png", uploads / ".." / "secret.png", "https://x/y.png", 7):
+        with pytest.raises(ValueError, match="no picture that can be read"):
+            opened({"path": path if path == 7 else str(path)})
+    for nothing in (None, {}, [], {"path": ""}):
+        with pytest.raises(ValueError, match="Choose a picture first"):
+            opened(nothing)
+
+
+def test_unreadable_uploads_are_answered(uploads):
+    Image.new("1", (16_000, 12_000)).save(uploads / "huge.png")
+    (uploads / "cut.png").write_bytes((uploads / "huge.png").read_bytes()[:60])
+    (uploads / "text.png").write_text("no picture")
+    (uploads / "empty.png").write_bytes(b"")
+    for file in uploads.iterdir():
+        with pytest.raises(ValueError, match="at most 50 megapixels"):
+            opened({"path": str(file)})
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,14 @@ def test_partial_image_leaves_the_rest_blank():
     (["generate", "cat", "--threads", "0"], ["threads", "0"]),
     (["generate", "cat", "--out", "/no/such/folder/x.png"], ["cannot write"]),
     (["bench", "--modes", "ar,warp"], ["unknown mode 'warp'"]),
-    (["bench", "--prompts", "/no/such/file"], ["/no/such/file"]),
+    (["generate", "cat", "--out", "x" * 300 + ".png"], ["cannot write", "too long"]),
+    (["bench", "--prompts", "/no/such/file"], ["/no/such/file", "one prompt a line"]),
+    (["bench", "--prompts", "/"], ["cannot read /"]),
+    (["bench", "--modes", ""], ["unknown mode ''"]),
+    (["bench", "--seeds", "99999999999999999999"], ["--seeds must be from 1 to"]),
+    (["scaling", "--nodes", "0"], ["nodes must be from 1"]),
+    (["scaling", "--threads", "-1"], ["threads must be from 1"]),
+    (["models", "--model-dir", "/no/such/folder"], ["is not a folder"]),
     (["warp"], ["warp"]),
 ])  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, capsys, tmp_path, monkeypatch):

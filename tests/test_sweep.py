@@ -13,6 +13,7 @@ from app.payload import from_data_url
 from app.studio import Studio
 from app.sweep import COLUMNS, MAX_IMAGES, numbers, plan_of, run
 from app.tabs.sweep import export_sweep
+from lantern.config import MAX_SEED
 
 
 @pytest.fixture
@@ -91,6 +92,8 @@ def test_a_prompt_the_model_cannot_take_is_a_sentence(studio):
         ({"seeds": 2.5}, "number of seeds"),
         ({"seeds": True}, "number of seeds"),
         ({"seeds": "many"}, "number of seeds"),
+        ({"seeds": float("inf")}, "number of seeds"),
+        ({"seeds": float("nan")}, "number of seeds"),
         ({"ks": "1 2 3 4 5", "deltas": "0 .1 .2 .3 .4", "seeds": 4}, f"more than {MAX_IMAGES}"),
     ],
 )
@@ -98,6 +101,13 @@ def test_plans_are_checked(changes, words):
     given = {"ks": "4", "deltas": "0.1", "temperatures": "1", "seeds": 1} | changes
     with pytest.raises(ValueError, match=words):
         plan_of(params(), **given)
+
+
+def test_seeds_end_where_seeds_end():
+    last = params(seed=MAX_SEED)
+    assert plan_of(last, "4", "0.1", "1", 1).images == 1
+    with pytest.raises(ValueError, match="choose a lower seed"):
+        plan_of(last, "4", "0.1", "1", 2)
 
 
 def test_values_are_read_kindly():

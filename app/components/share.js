@@ -1,6 +1,7 @@
 // Links, downloads and the log of runs, which never leaves this browser.
 const KEY = "lantern-runs";
 const MOST = 50;
+const LONGEST = 16000; // of an address that servers take
 const SHORT = { prompt: "p", seed: "s" };
 const said = element.querySelector(".said");
 const list = element.querySelector("ol");
@@ -31,6 +32,13 @@ function parameters(bytes) {
     at += 12 + size;
   }
   throw new Error(T.nochunk);
+}
+
+// Settings as this page writes them: plain values, a prompt and a seed among them.
+function checked(params) {
+  const plain = params && typeof params === "object" && Object.values(params).every((value) => ["string", "number", "boolean"].includes(typeof value));
+  if (!plain || typeof params.prompt !== "string" || typeof params.seed !== "number") throw new Error(T.nochunk);
+  return params;
 }
 
 function stored() {
@@ -104,9 +112,9 @@ fileInput.addEventListener("change", async () => {
   if (!file) return;
   try {
     if (file.size > 20e6) throw new Error(T.large);
-    const params = parameters(await file.arrayBuffer());
-    if (!params || typeof params !== "object") throw new Error(T.nochunk);
-    location.assign(address(params));
+    const link = address(checked(parameters(await file.arrayBuffer())));
+    if (link.length > LONGEST) throw new Error(T.nochunk);
+    location.assign(link);
   } catch (error) {
     said.textContent = error instanceof SyntaxError ? T.nochunk : error.message;
   }

@@ -9,13 +9,15 @@ from functools import partial
 
 import gradio as gr
 import numpy as np
-from PIL import Image
+from gradio.utils import get_upload_folder, is_in_or_equal
+from PIL import Image, ImageOps
 
 from app.codebook_figures import codebook as figure
 from app.i18n import label, language_of, say, speaking
 from app.inspection import answer
 from app.jobs import Job
 from app.page import Page, hint, refusal
+from app.params import Bound, outside
 from app.payload import data_url, from_payload
 from app.studio import Studio
 from app.summary import TITLES
@@ -25,6 +27,12 @@ from lantern.pipeline import Pipeline
 
 SHOWN = 24
 UPLOAD = "upload"
+MEGAPIXELS = 50
+BOUNDS = {
+    "share": Bound(0, 1),
+    "k": Bound(1, MAX_K, whole=True),
+    "seed": Bound(0, MAX_SEED, whole=True),
+}
 
 
 def build(studio: Studio, page: Page) -> None:
@@ -100,23 +108,56 @@ def _replacement(studio: Studio, page: Page) -> None:
     )  # fmt: skip
 
     async def replace(model, run_on_show, source, picture, share, k, seed, request: gr.Request):
+        given = {"share": share, "k": k, "seed": seed}
         tokens = None
-        if source != UPLOAD:
-            try:
-                trace = from_payload(run_on_show).traces[source]
-            except (ValueError, KeyError):
-                raise _refusal(request, "codebook.norun") from None
-            model, tokens = trace.model, trace.tokens
-        elif picture is None:
-            raise _refusal(request, "codebook.nopicture")
-        make = partial(_replaced, tokens=tokens, picture=picture, share=share, k=k, seed=seed)
+        try:
+            with speaking(language_of(request)):
+                for name, bound in BOUNDS.items():
+                    message = outside(name, given[name], bound)
+                    if message:
+                        raise ValueError(message)
+                if source == UPLOAD:
+                    picture = opened(picture)
+                else:
+                    model, tokens = _drawn(run_on_show, source)
+        except ValueError as error:
+            raise _refusal(request, str(error)) from None
+        make = partial(_replaced, tokens=tokens, picture=picture, **given)
         return await _ask(studio, model, request, make)
 
     gr.on(
         [start.click, share.release, k.release], replace,
         [page.inputs["model"], page.runs, source, picture, share, k, seed], found,
         show_progress="minimal", api_visibility="private", concurrency_limit=32,
+        # Raw values: Gradio's own preprocessing answers wrong ones with paths and Python errors.
+        preprocess=False,
     )  # fmt: skip
+
+
+def _drawn(run_on_show, lane: str) -> tuple[str, list[int]]:
+    """Model and tokens of a lane of the run on show; ValueError if there is none."""
+    try:
+        trace = from_payload(run_on_show).traces[lane]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(say("codebook.norun")) from None
+    return trace.model, trace.tokens
+
+
+def opened(upload) -> Image.Image:
+    """The picture behind an upload, ``{"path": ..}`` as the browser sends it; ValueError in words.
+    Only what was uploaded is opened, whatever path is named."""
+    path = upload.get("path") if isinstance(upload, dict) else None
+    if not path:
+        raise ValueError(say("codebook.nopicture"))
+    try:
+        if not is_in_or_equal(path, get_upload_folder()):
+            raise ValueError("not an upload")
+        with Image.open(path) as image:
+            if image.width * image.height > 1e6 * MEGAPIXELS:
+                raise ValueError("too large")
+            return ImageOps.exif_transpose(image.convert("RGB"))
+    except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError):
+        raise ValueError(say("codebook.unreadable", most=MEGAPIXELS)) from None
 
 
 async def _ask(studio: Studio, model: str, request: gr.Request, make) -> str:
@@ -135,12 +176,12 @@ def _show(pipeline: Pipeline, job: Job, make: Callable[[Pipeline], str]) -> None
 
 def _replaced(pipeline: Pipeline, tokens, picture, share, k, seed) -> str:
     tokens = tokens or codebook.encode(pipeline, picture)
-    return replaced_page(pipeline, tokens, float(share), int(k), int(seed or 0))
+    return replaced_page(pipeline, tokens, float(share), int(k), int(seed))
 
 
-def _refusal(request: gr.Request, key: str) -> gr.Error:
+def _refusal(request: gr.Request, text: str) -> gr.Error:
     with speaking(language_of(request)):
-        return refusal(say("codebook.title"), say(key))
+        return refusal(say("codebook.title"), text)
 
 
 def _sources() -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ def build(studio: Studio, page: Page) -> None:
             )  # fmt: skip
             SharePanel(bundle, elem_id="lt-share", elem_classes="lt-panel lt-low")
         with gr.Column(scale=1, min_width=340):
-            view = _results(studio, status, controls.menu, run_button, stop, first)
+            view = _results(studio, status, controls.menu, run_button, stop, player, first)
     inputs = [
         controls.menu, controls.prompt, controls.seed, *controls.options.values(),
         *switches.values(),
@@ -131,7 +131,7 @@ def _controls(studio: Studio):
 
 def _results(
     studio: Studio, status: gr.HTML, menu: gr.Dropdown, run_button: gr.Button, stop: gr.Button,
-    first: Recording | None,
+    player: gr.Dropdown, first: Recording | None,
 ) -> View:  # fmt: skip
     images, cards = {}, {}
     pictures = pictures_of(first) if first else {}
@@ -162,7 +162,9 @@ def _results(
             token_map = TokenMap(measure, elem_id="lt-map", elem_classes="lt-panel")
     Race(animate, elem_id="lt-race", elem_classes="lt-panel lt-low")
     Inspector(look, elem_id="lt-look", elem_classes="lt-panel lt-low")
-    view = View(images, cards, histogram, token_map, summary, status, menu, run_button, stop)
+    view = View(
+        images, cards, histogram, token_map, summary, status, menu, run_button, stop, player
+    )
     for card, text in lane_notes(view, studio.model).items():
         card.value = text
     return view

@@ -50,6 +50,7 @@ class View:
     menu: gr.Dropdown
     run: gr.Button
     stop: gr.Button
+    recordings: gr.Dropdown
 
     @property
     def lanes(self) -> list:
@@ -61,7 +62,7 @@ class View:
 
     @property
     def outputs(self) -> list:
-        return [*self.lanes, self.status, self.menu, self.run, self.stop]
+        return [*self.lanes, self.status, self.menu, self.run, self.stop, self.recordings]
 
 
 def empty_histogram() -> str:
@@ -123,11 +124,12 @@ def run(studio: Studio, view: View, values, owner: str):
 
 
 def _controls(view: View, running: bool) -> dict:
-    """Menu and buttons during a run and between runs."""
+    """Menus and buttons during a run and between runs."""
     return {
         view.menu: gr.Dropdown(interactive=not running),
         view.run: gr.Button(interactive=not running),
         view.stop: gr.Button(say("page.stop"), interactive=running),
+        view.recordings: gr.Dropdown(interactive=not running),
     }
 
 

@@ -104,12 +104,7 @@ def _follow(studio: Studio, job, about: dict):
     """Updates of grid, status and buttons while a sweep runs; what is done stays."""
     version, shown = -1, None
     try:
-        yield (
-            None,
-            status_line(say("run.starting"), "busy"),
-            gr.Button(interactive=False),
-            gr.Button(say("page.stop"), interactive=True),
-        )
+        yield (None, status_line(say("run.starting"), "busy"), *_buttons(running=True))
         while not job.over:
             version = job.wait(version, POLL_SECONDS)
             text = say("run.drawing")
@@ -120,27 +115,31 @@ def _follow(studio: Studio, job, about: dict):
             fresh = job.result is not shown and job.result is not None
             shown = job.result
             value = job.result | {"about": about} if fresh else gr.skip()
-            yield value, status_line(text, "busy"), gr.skip(), gr.skip()
+            # The buttons each time: a tab that is just being built loses what comes too early.
+            stopping = job.cancel.is_set()
+            yield value, status_line(text, "busy"), *_buttons(running=True, stopping=stopping)
         value = job.result | {"about": about} if job.result else gr.skip()
         if job.state == FAILED:
             line = status_line(html.escape(job.message), "bad")
         elif job.state == STOPPED:
-            line = status_line(say("sweeping.stopped"), "stopped")
+            text = "sweeping.stopped" if job.result else "sweeping.stopped.before"
+            line = status_line(say(text), "stopped")
         else:
             line = status_line(say("sweeping.done"), "done")
-        yield (
-            value,
-            line,
-            gr.Button(interactive=True),
-            gr.Button(say("page.stop"), interactive=False),
-        )
+        yield value, line, *_buttons(running=False)
     except Exception:
         # The visitor must be able to press Sweep again, whatever broke on the way to the page.
         log.exception("showing a sweep failed")
         line = status_line(say("run.broke"), "bad")
-        yield gr.skip(), line, gr.Button(interactive=True), gr.Button(interactive=False)
+        yield gr.skip(), line, *_buttons(running=False)
     finally:
         job.cancel.set()
+
+
+def _buttons(running: bool, stopping: bool = False) -> tuple[gr.Button, gr.Button]:
+    """Sweep and Stop."""
+    text = say("run.stopping" if stopping else "page.stop")
+    return gr.Button(interactive=not running), gr.Button(text, interactive=running and not stopping)
 
 
 def export_sweep(question: dict) -> dict:

@@ -7,6 +7,7 @@ import zipfile
 import pytest
 from driving import picture, run
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -69,6 +70,14 @@ def test_a_run_is_shared_saved_logged_and_restored(page, address):
     expect(share.locator("summary")).to_contain_text("(0)")
 
 
+def with_settings(text: str) -> bytes:
+    """A PNG whose chunk of settings says ``text``."""
+    out, chunks = io.BytesIO(), PngInfo()
+    chunks.add_text("lantern", text)
+    Image.new("RGB", (9, 9)).save(out, format="PNG", pnginfo=chunks)
+    return out.getvalue()
+
+
 def test_pictures_without_settings_are_answered(page):
     share = page.locator("#lt-share")
     plain = io.BytesIO()
@@ -78,6 +87,9 @@ def test_pictures_without_settings_are_answered(page):
         (b"GIF89a" + bytes(40), "not a PNG"),
         (plain.getvalue()[:30], "holds no settings"),
         (b"", "not a PNG"),
+        (with_settings("[]"), "holds no settings"),
+        (with_settings('{"k": {"a": 1}, "prompt": ["x"], "seed": null}'), "holds no settings"),
+        (with_settings(json.dumps({"prompt": "x" * 200_000, "seed": 3})), "holds no settings"),
     ]:
         share.locator("input[type=file]").set_input_files(
             {"name": "x.png", "mimeType": "image/png", "buffer": content}

@@ -41,6 +41,17 @@ def test_a_sweep_fills_its_grid_and_a_cell_goes_to_compare(tab):
     expect(page.get_by_label("number input for delta (borrowed)")).to_have_value("0.3")
 
 
+def test_a_sweep_in_line_behind_a_run_can_be_stopped(page):
+    page.locator("#lt-run").click()
+    expect(page.locator("#lt-status")).to_contain_text("is drawing")
+    page.get_by_role("tab", name="Sweep").click()
+    page.get_by_role("button", name="Sweep", exact=True).click()
+    expect(page.locator("#lt-sweep-stop")).to_be_enabled()
+    expect(page.get_by_role("button", name="Sweep", exact=True)).to_be_disabled()
+    page.locator("#lt-sweep-stop").click()
+    expect(page.locator("#lt-sweep-status .stopped")).to_be_visible()
+
+
 def test_stop_keeps_what_is_there_and_bad_values_are_answered(tab):
     page = tab
     page.get_by_role("button", name="Sweep", exact=True).click()
