@@ -2,7 +2,7 @@
 
 import lantern
 pipeline = lantern.load("emoji-128")
-trace, image = pipeline.generate("a red apple on the grass", mode="lantern", seed=7)
+trace, image = pipeline.generate("a red apple on the grass", mode="lantern", seed=20)
 """
 
 from lantern.config import DecodeOptions, TreeShape
