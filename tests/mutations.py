@@ -149,6 +149,14 @@ DEFENCES = [
         "tests/test_security.py -k 'watches or opened'",
     ),
     Defence(
+        "only uploads are opened as pictures",
+        "app/tabs/codebook.py",
+        "        if not is_in_or_equal(path, get_upload_folder()):\n"
+        '            raise ValueError("not an upload")\n',
+        "",
+        "tests/test_codebook.py -k only_uploads",
+    ),
+    Defence(
         "pictures that come back are small",
         "app/payload.py",
         "if max(image.size) > MAX_SIDE:",

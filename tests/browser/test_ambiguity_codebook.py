@@ -64,7 +64,7 @@ def test_tokens_are_replaced_in_a_run_and_in_a_picture(page, tmp_path):
     page.get_by_label("number input for share of tokens replaced").fill("1")
     page.locator("#lt-replace").click()
     expect(found).to_contain_text("256 of 256 tokens")
-    page.locator("#lt-replace-upload").get_by_label("Clear").click()
+    page.locator("#lt-replace-upload").get_by_label("Remove Image").click()
     page.locator("#lt-replace-upload input[type=file]").set_input_files(tmp_path / "broken.png")
     page.locator("#lt-replace").click()
     expect(page.get_by_text("no picture that can be read here")).to_be_visible()

@@ -157,7 +157,7 @@ def test_enter_runs_stop_stops_and_says_where(page):
 
 
 def test_everything_that_was_taught_can_be_searched(page):
-    things = page.get_by_label("All it was taught (search)")
+    things = page.get_by_label("Things it can draw (search)")
     things.click()
     things.press_sequentially("doggy")
     expect(page.get_by_role("listbox").get_by_role("option")).to_have_count(1)
