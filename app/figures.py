@@ -69,7 +69,7 @@ def histogram_file(traces: dict[str, DecodeTrace], kind: str) -> bytes:
 def _histogram(traces: dict[str, DecodeTrace], colours: dict[str, str], ink: str) -> Figure:
     longest = max(max(trace.accepted_lengths) for trace in traces.values())
     lengths = range(1, longest + 1)
-    figure = Figure(figsize=(5.2, 3.3), layout="constrained")
+    figure = Figure(figsize=(5.2, 2.7), layout="constrained")
     axes = figure.add_subplot()
     lanes = [mode for mode in LANES if mode in traces]
     top = max(100 * max(t.accepted_lengths.values()) / t.steps for t in traces.values())
